@@ -1,0 +1,297 @@
+/* The transfer engine: moves byte ranges between registered memories, and carries frames.  Knows no keys.
+ *
+ * Three faces, one engine object:
+ *   - accepting side: listeners, connections served by I/O threads (epoll), a `te_service` that answers
+ *     frames, and segments whose memory peers READ and WRITE;
+ *   - asking side: a `te_channel` is a bounded pool of connections to one peer; a caller checks a
+ *     connection out for a whole exchange, so nothing that arrives late can touch another's buffer;
+ *   - the paper's batch interface (register_local_memory, submit_transfer, ...), on top of the two.
+ *
+ * All deadlines are absolute CLOCK_MONOTONIC nanoseconds (te_now_ns); TE_NO_DEADLINE is refused where a
+ * peer is waited for.  Functions are thread-safe unless they say otherwise.  No function calls into Python.
+ */
+#ifndef TE_H
+#define TE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "ms_wire.h"
+
+#define TE_ERROR_BYTES 256
+
+/* begin cdef */
+typedef struct te_engine te_engine;
+typedef struct te_channel te_channel;
+
+typedef struct te_engine_config {
+    uint32_t io_threads;           /* threads that serve connections; 0 = an asking side only */
+    uint32_t worker_threads;       /* carry second halves of copies, further connections, batches; default 2 */
+    uint32_t connections_accepted_max; /* default 4096; one more is closed at once */
+    uint32_t handshake_timeout_ms; /* a connection without HELLO is closed after this; default 5000 */
+    uint32_t stall_timeout_ms;     /* a frame begun must end within this; default 30000 */
+    uint32_t outbound_bytes_max;   /* queued for one accepted connection; more closes it; default 64 MiB */
+    uint32_t slice_bytes;          /* requests are cut here when spread over rails; default 1 MiB on TCP */
+    uint32_t stream_copy_bytes;    /* non-temporal stores from this size; default 256 KiB */
+    uint32_t helper_copy_bytes;    /* second thread from this size; default 1 MiB; 0 = never */
+    uint32_t spin_us;              /* a caller's spin before it sleeps, adaptive; default 20 */
+} te_engine_config;
+
+void te_engine_config_default(te_engine_config *config);
+ms_status te_engine_open(const te_engine_config *config, te_engine **engine);
+/* Stops listeners, closes every connection, joins the threads.  Channels must have been closed. */
+void te_engine_close(te_engine *engine);
+int64_t te_now_ns(void);
+
+/* Listen on a numeric IPv4 or IPv6 address; port 0 = any; the real one is stored.  `error` gets a sentence. */
+ms_status te_listen_tcp(te_engine *engine, const char *address, uint16_t port, uint16_t *bound, char *error);
+/* The socket file is 0600; peers of another uid are refused (SO_PEERCRED).  A stale file is replaced. */
+ms_status te_listen_unix(te_engine *engine, const char *path, char *error);
+/* end cdef */
+
+/* ---- accepting side --------------------------------------------------------------------------------- */
+
+/* An accepted (or dialled, see te_dial) connection, by number.  Numbers are never used twice. */
+typedef uint64_t te_peer;
+
+typedef struct te_request {
+    te_peer peer;
+    void *peer_context; /* what on_hello gave */
+    bool is_unix;
+    int descriptor; /* passed along (SHARE), or -1; the service owns it once the call returned OK */
+    const ms_header *header;
+    const uint8_t *body; /* header->body_length bytes; valid during the call */
+} te_request;
+
+/* Frames of one connection are given one after the other, those of several connections possibly at once
+ * from several I/O threads.  Calls must not block.  A request may be answered within the call or later,
+ * from any thread, with te_answer; each REQUEST must be answered once or its connection closed. */
+typedef struct te_service {
+    void *context;
+    /* First frame.  OK: what was put into answer (answer_length bytes, at most 4096)
+     * is sent and *peer_context kept.  Else the status is sent with `error` as its sentence, then closed. */
+    ms_status (*on_hello)(void *context, const te_request *request, uint8_t answer[4096], uint32_t *answer_length,
+                          void **peer_context, char *error);
+    /* Frames that the engine does not answer itself (READ, WRITE, ATTACH, SHARE, UNSHARE, PING are its own). */
+    void (*on_request)(void *context, const te_request *request);
+    /* Answers to requests sent with te_push on an accepted or dialled connection. */
+    void (*on_answer)(void *context, const te_request *request);
+    void (*on_close)(void *context, te_peer peer, void *peer_context, const char *reason);
+    /* About every tick_ms, on I/O thread 0. */
+    void (*on_tick)(void *context, int64_t now_ns);
+    uint32_t tick_ms;
+} te_service;
+
+/* Once, before listening. */
+void te_serve(te_engine *engine, const te_service *service);
+
+/* Send a frame on an accepted or dialled connection.  Copies; never blocks: what the socket does not take
+ * at once is queued (bounded by outbound_bytes_max, then the connection is closed).  NOT_REGISTERED: gone. */
+ms_status te_answer(te_engine *engine, te_peer peer, const ms_header *request, ms_status status,
+                    const struct iovec *body, size_t body_count, const void *payload, size_t payload_length);
+ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
+                  const struct iovec *body, size_t body_count);
+/* Close it; on_close follows.  te_close_matching closes every accepted connection for which `match` says
+ * so and returns when none of them can write memory any more (their I/O steps have ended): a fence. */
+void te_close_peer(te_engine *engine, te_peer peer, const char *reason);
+size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, void *peer_context),
+                         void *match_context, const char *reason);
+
+/* Dial `address` ("ip:port", "[ip]:port", "unix:PATH"), send HELLO, and serve the connection like an accepted
+ * one: its frames go to on_request, answers to te_push requests to on_answer, its end to on_close.  Blocks
+ * until the HELLO is answered.  `answer` gets the answer's body. */
+ms_status te_dial(te_engine *engine, const char *address, const struct iovec *hello, size_t hello_count,
+                  int64_t deadline_ns, void *peer_context, te_peer *peer, uint8_t *answer, size_t answer_size,
+                  size_t *answer_length, char *error);
+
+/* ---- segments that this engine serves ---------------------------------------------------------------- */
+
+/* What a segment adds to plain memory.  All are called on I/O threads, must not block, and may be NULL for
+ * plain memory.  peer_context says who asks.  Between a begin that returned OK and its end the bytes stay. */
+typedef struct te_segment_ops {
+    void *context;
+    /* Guarded read: compare the word, take the use count, in one step.  */
+    ms_status (*read_begin)(void *context, void *peer_context, const ms_read_item *item);
+    /* After the last byte was copied into the socket: give the use count back; the word as it is now. */
+    uint64_t (*read_end)(void *context, void *peer_context, const ms_read_item *item);
+    /* Check grant (session, epoch, incarnation, version, range) and take the use count, in one step. */
+    ms_status (*write_begin)(void *context, void *peer_context, const ms_write_item *item);
+    /* The bytes are in place (or the attempt broke off: !complete).  Gives the use count back, then SEALs
+     * when a seal came with the item.  Called for items in order; `seal` is NULL without one. */
+    ms_status (*write_end)(void *context, void *peer_context, const ms_write_item *item, const uint8_t *seal,
+                           size_t seal_length, bool complete);
+    /* All items of a WRITE frame have ended with these statuses.  True: the service answers or relays
+     * itself (MS_FLAG_RELAY), the engine sends nothing. */
+    bool (*write_done)(void *context, const te_request *request, const uint32_t *statuses, size_t count);
+} te_segment_ops;
+
+typedef struct te_segment_config {
+    uint32_t segment;         /* number under which peers name it */
+    void *address;            /* payload, mapped read-write in this process */
+    uint64_t length;          /* bytes */
+    int payload_descriptor;   /* file behind it, handed out read-only over unix sockets; -1 = not shared */
+    int words_descriptor;     /* generation words, u64 a page; -1 = none */
+    const char *payload_path; /* opened O_RDONLY for handing out; NULL with -1 */
+    const char *words_path;
+    uint32_t incarnation;
+    te_segment_ops ops;       /* zeroed = plain memory */
+} te_segment_config;
+
+ms_status te_segment_add(te_engine *engine, const te_segment_config *config);
+void te_segment_remove(te_engine *engine, uint32_t segment); /* returns when no I/O step uses it */
+
+/* ---- asking side -------------------------------------------------------------------------------------- */
+
+typedef struct te_channel_config {
+    const char *addresses;       /* comma-separated "ip:port" / "[ip]:port": the rails; may be NULL */
+    const char *unix_path;       /* tried first when not NULL */
+    const void *hello;           /* HELLO body, sent first on every connection; copied */
+    size_t hello_length;
+    uint32_t connections_max;    /* default 8 */
+    uint32_t connect_timeout_ms; /* default 1000 */
+} te_channel_config;
+
+/* No I/O yet: connections are opened on demand, kept, and the least used are closed when idle for 60 s. */
+ms_status te_channel_open(te_engine *engine, const te_channel_config *config, te_channel **channel);
+/* New HELLO for connections opened from now on (session or epoch changed); idle ones are closed. */
+void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length);
+void te_channel_close(te_channel *channel); /* waits for callers inside, at most their deadlines */
+bool te_channel_is_local(const te_channel *channel); /* the last connection made was over the Unix socket */
+/* Body of the newest HELLO answer. */
+size_t te_channel_hello_answer(te_channel *channel, uint8_t *answer, size_t size);
+/* Why the last exchange failed, a sentence for people. */
+void te_channel_error(te_channel *channel, char error[TE_ERROR_BYTES]);
+
+/* Where an answer goes.  Give memory for what is expected; a longer body or payload makes LIMIT (and the
+ * connection closes) unless `grow` is set: then *body is malloc'ed by the engine and owned by the caller. */
+typedef struct te_reply {
+    ms_header header;
+    uint8_t *body;
+    size_t body_size; /* room */
+    bool grow;        /* body is NULL on entry; free() it */
+    void *payload;
+    size_t payload_size;
+} te_reply;
+
+/* One request, one answer, carried by the calling thread.  Returns the transport's status; the answer's own
+ * is reply->header.status.  A connection found dead before anything was sent is replaced once. */
+ms_status te_call(te_channel *channel, uint16_t method, uint32_t flags, const struct iovec *body, size_t body_count,
+                  te_reply *reply, int64_t deadline_ns);
+
+/* The same in parts, for exchanges that span several frames or peers (relayed put_end). */
+typedef struct te_connection te_connection;
+ms_status te_checkout(te_channel *channel, int64_t deadline_ns, te_connection **connection);
+ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
+                  uint32_t deadline_ms, const struct iovec *body, size_t body_count, const struct iovec *payload,
+                  size_t payload_count, int64_t deadline_ns);
+ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadline_ns);
+/* Waits until one of both has an answer to be received: 0 or 1 in *which. */
+ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
+uint64_t te_next_request(te_connection *connection);
+/* reusable = false closes it: something may still arrive. */
+void te_checkin(te_connection *connection, bool reusable);
+
+/* Reads items, each into targets[i] (items[i].length bytes).  Small items are coalesced into one frame;
+ * large ones are cut and spread over several connections by worker threads when that pays.  Guarded items
+ * are compared with results[i].word by the CALLER (client room), never here.  On return no attempt can touch
+ * a target any more.  The status is OK when all frames were exchanged; each item has its own in results. */
+ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets, size_t count,
+                  ms_read_result *results, int64_t deadline_ns);
+
+/* Writes items from sources[i] (items[i].length bytes; NULL where item.source names a SHAREd memory).
+ * seals: concatenated, item i's has items[i].seal_length bytes.  statuses[i] as answered. Items with a seal are
+ * sent so that the seal is handled after every byte of the same extent has been answered. */
+ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources, size_t count,
+                   const void *seals, size_t seals_length, uint32_t flags, uint32_t *statuses, int64_t deadline_ns);
+
+/* ---- shared memory ------------------------------------------------------------------------------------- */
+
+typedef struct te_mapping {
+    const uint8_t *payload; /* read-only */
+    const uint64_t *words;  /* u64 a page; load with acquire order */
+    uint64_t page_count;
+    uint32_t incarnation;
+} te_mapping;
+
+/* Map a peer's segment read-only (over its Unix socket); populated in the background, in steps.
+ * UNAVAILABLE when the peer is not on this host. The mapping lives until the channel is closed. */
+ms_status te_attach(te_channel *channel, uint32_t segment, int64_t deadline_ns, te_mapping *mapping);
+/* Memory that peers on this host may copy from: a sealed memfd. */
+ms_status te_shared_alloc(te_engine *engine, size_t length, void **address);
+void te_shared_free(te_engine *engine, void *address);
+/* The id + 1 and offset by which the peer behind `channel` knows this address range: SHAREs it on first use.
+ * NOT_REGISTERED: not from te_shared_alloc. */
+ms_status te_share(te_channel *channel, const void *address, size_t length, uint32_t *source, uint64_t *offset,
+                   int64_t deadline_ns);
+/* Copies with the right kernel for the size, with a worker as second thread from helper_copy_bytes on. */
+void te_copy(te_engine *engine, void *target, const void *source, size_t length);
+
+/* Run `run(argument)` on a worker thread.  LIMIT: the queue (4096) is full. */
+ms_status te_spawn(te_engine *engine, void (*run)(void *argument), void *argument);
+
+/* ---- the paper's batch interface ------------------------------------------------------------------------ */
+/* begin cdef */
+typedef enum { TE_READ = 0, TE_WRITE = 1 } te_opcode;
+
+typedef struct te_transfer_request {
+    int32_t opcode;         /* te_opcode */
+    uint32_t segment;       /* handle of te_open_segment */
+    uint64_t local_address; /* inside memory registered here */
+    uint64_t remote_offset; /* address inside memory registered at the peer */
+    uint64_t length;
+} te_transfer_request;
+
+typedef struct te_transfer_status {
+    int32_t state;   /* te_transfer_state */
+    int32_t status;  /* ms_status when failed */
+    uint64_t bytes;  /* moved */
+} te_transfer_status;
+
+typedef enum {
+    TE_WAITING = 0,
+    TE_PENDING = 1,
+    TE_COMPLETED = 2,
+    TE_FAILED = 3,
+    TE_TIMED_OUT = 4,
+    TE_CANCELLED = 5
+} te_transfer_state;
+
+/* location: "cpu:0", "cuda:1", "*". */
+ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length, const char *location);
+ms_status te_unregister_local_memory(te_engine *engine, uint64_t address);
+ms_status te_open_segment(te_engine *engine, const char *peer_address, uint32_t *segment, int64_t deadline_ns,
+                          char *error);
+ms_status te_close_segment(te_engine *engine, uint32_t segment);
+/* Address and length of the index-th memory registered at the peer; NOT_FOUND past the last. */
+ms_status te_segment_region(te_engine *engine, uint32_t segment, uint32_t index, uint64_t *address,
+                            uint64_t *length);
+ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *batch);
+ms_status te_submit_transfer(te_engine *engine, uint64_t batch, const te_transfer_request *requests, size_t count,
+                             int64_t deadline_ns);
+ms_status te_get_transfer_status(te_engine *engine, uint64_t batch, size_t index, te_transfer_status *status);
+/* OK when all have ended (however), TIMEOUT else. */
+ms_status te_wait_batch(te_engine *engine, uint64_t batch, int64_t deadline_ns);
+ms_status te_cancel_batch(te_engine *engine, uint64_t batch);
+/* BUSY while requests run. */
+ms_status te_free_batch_id(te_engine *engine, uint64_t batch);
+/* Readable whenever a request of that batch has ended; owned by the batch. */
+int te_batch_eventfd(te_engine *engine, uint64_t batch);
+
+/* Message channel for applications: NOTIFY frames.  Received ones wait in a bounded queue. */
+ms_status te_send_notify(te_engine *engine, uint32_t segment, const char *name, const char *message,
+                         int64_t deadline_ns);
+ms_status te_next_notify(te_engine *engine, char name[256], char *message, size_t size, size_t *length);
+
+/* A blocking call of any method, for Python tools and services: a channel of its own, errors as a sentence. */
+ms_status te_channel_open_simple(te_engine *engine, const char *address, const uint8_t *hello, size_t hello_length,
+                                 te_channel **channel);
+void te_channel_close(te_channel *channel);
+ms_status te_call_simple(te_channel *channel, uint16_t method, uint32_t flags, const uint8_t *body,
+                         size_t body_length, uint8_t **answer, size_t *answer_length, uint64_t *payload_offset,
+                         uint32_t *answer_status, int64_t deadline_ns, char *error);
+void te_release(uint8_t *answer);
+/* end cdef */
+
+#endif
