@@ -1,0 +1,166 @@
+/* The metadata core: which objects exist, where their replicas are, what is pinned, what leaves.
+ *
+ * Pure: it reads no clock, draws no random number, does no I/O.  Time comes in with each call, effects
+ * (frames to send, answers to give) come out of md_next_effect, to be drained after every call.  Not
+ * thread-safe: one caller at a time.  The rules are those of docs/protocol.md; names in italics there
+ * are quoted in the code where a line exists because of one.
+ *
+ * A call that cannot finish at once returns MS_PENDING and later yields an ANSWER effect with its waiter.
+ */
+#ifndef MD_H
+#define MD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ms_frame.h"
+#include "ms_wire.h"
+
+typedef struct md_core md_core;
+
+typedef struct md_now {
+    int64_t now_ms;  /* monotonic */
+    int64_t wall_ms; /* since 1970: only to carry TTLs over restarts */
+} md_now;
+
+typedef enum { MD_LRU = 0, MD_LFU = 1, MD_LENGTH_AWARE = 2, MD_SIEVE = 3 } md_policy;
+
+typedef struct md_config {
+    uint32_t epoch;
+    uint64_t sequence;             /* first of this epoch; versions are ms_version(epoch, sequence) */
+    uint8_t secret[MS_SECRET_BYTES]; /* put_start checks the hash that it was given */
+    md_policy policy;
+    uint32_t session_timeout_ms;   /* silence after which a session ends; default 10,000 */
+    uint32_t location_lifetime_ms; /* default 30,000 */
+    uint32_t member_grace_ms;      /* a server's objects leave after it was gone for so long; default 10,000 */
+    uint32_t evict_above_permille; /* watermark: background eviction starts above this use ... */
+    uint32_t evict_below_permille; /* ... and stops below this; defaults 950, 920 */
+    uint32_t soft_pin_ms;          /* a soft-pinned object is spared while used within this; default 1,800,000 */
+    uint32_t events_max;           /* ring of events; default 65,536 */
+    uint32_t puts_open_max;        /* default 1,048,576 */
+    uint64_t placement_seed;
+} md_config;
+
+void md_config_default(md_config *config);
+ms_status md_open(const md_config *config, md_core **core);
+void md_close(md_core *core);
+
+/* ---- effects --------------------------------------------------------------------------------------- */
+typedef enum {
+    MD_EFFECT_NONE = 0,
+    MD_EFFECT_ANSWER,    /* waiter, status; for a put_start that was granted: version (md_write_grant) */
+    MD_EFFECT_FREE,      /* server, free */
+    MD_EFFECT_NOTE,      /* server, note; its answer goes to md_noted with `waiter` as tag */
+    MD_EFFECT_COPY,      /* server, task: md_write_copy; its answer goes to md_copied */
+    MD_EFFECT_TOMBSTONE, /* hash, version: write it at the coordinator, then md_tombstoned */
+    MD_EFFECT_SESSION_ENDED /* session: tell its connections */
+} md_effect_kind;
+
+typedef struct md_effect {
+    md_effect_kind kind;
+    uint32_t server;
+    ms_status status;
+    uint64_t waiter, version, session, task;
+    ms_hash hash;
+    ms_free_item free;
+    ms_note note;
+} md_effect;
+
+bool md_next_effect(md_core *core, md_effect *effect);
+
+/* Timeouts, TTLs, watermarks, repeats of FREE.  Bounded work a call; call it about each 100 ms. */
+void md_tick(md_core *core, md_now now);
+
+/* ---- servers ----------------------------------------------------------------------------------------- */
+typedef struct md_server_view {
+    uint8_t node_id[16];
+    uint32_t incarnation;
+    uint32_t state; /* ms_member_state */
+    uint64_t pages_total, pages_ready, pages_free, pages_freeing, pages_pinned;
+    uint64_t object_count;
+} md_server_view;
+
+/* A server has said HELLO.  Gives its number (the same for the same node id); the caller sends ADOPT, then
+ * feeds INVENTORY.  The old incarnation's grants and FREEs end here (protocol sections 5.2, 5.3). */
+ms_status md_server_join(md_core *core, md_now now, const ms_server_info *info, const char *host,
+                         const ms_segment_info *segments, uint32_t *server);
+ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
+                       const ms_inventory_item *item, const uint8_t *key);
+ms_status md_inventory_end(md_core *core, md_now now, uint32_t server, uint32_t incarnation);
+/* More pages of a segment are ready. */
+ms_status md_segment_ready(md_core *core, md_now now, uint32_t server, uint32_t incarnation, uint32_t segment,
+                           uint64_t pages_ready);
+/* The connection is gone: no grants there, its locations are still given out until the grace is over. */
+void md_server_gone(md_core *core, md_now now, uint32_t server, uint32_t incarnation);
+void md_cleared(md_core *core, md_now now, uint32_t server, uint32_t incarnation, const ms_free_item *item);
+void md_freed(md_core *core, md_now now, uint32_t server, uint32_t incarnation, const ms_free_item *item);
+void md_noted(md_core *core, md_now now, uint64_t tag, uint32_t server, ms_status status);
+void md_copied(md_core *core, md_now now, uint64_t task, ms_status status);
+void md_tombstoned(md_core *core, md_now now, ms_hash hash, uint64_t version, ms_status status);
+uint32_t md_server_count(const md_core *core);
+ms_status md_server_get(const md_core *core, uint32_t server, md_server_view *view);
+
+/* ---- sessions ------------------------------------------------------------------------------------------ */
+ms_status md_session_open(md_core *core, md_now now, const uint8_t *tenant, size_t tenant_length, uint64_t *session);
+ms_status md_session_keep(md_core *core, md_now now, uint64_t session); /* SESSION_LOST: open a new one */
+void md_session_close(md_core *core, md_now now, uint64_t session);
+uint32_t md_session_tenant(const md_core *core, uint64_t session);
+
+/* ---- objects: what a client asks ----------------------------------------------------------------------- */
+void md_exists(md_core *core, md_now now, const ms_hash *hashes, size_t count, uint8_t *there);
+/* Writes a list of ms_location.  A look-up counts as a use. */
+ms_status md_lookup(md_core *core, md_now now, const ms_hash *hashes, size_t count, ms_writer *out);
+/* Longest prefix; pinned for the session when pin is set. */
+ms_status md_match_prefix(md_core *core, md_now now, uint64_t session, const ms_match *match, const ms_hash *hashes,
+                          ms_writer *out);
+ms_status md_pin(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t deadline_ms);
+ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash);
+void md_touch(md_core *core, md_now now, const ms_hash *hashes, size_t count);
+
+/* OK: the grant is written to out as one ms_location.  PENDING: room is being made; the ANSWER's version is
+ * that of the grant.  EXISTS, BUSY, NO_SPACE (md_space_report tells how much of what), TOO_LARGE, BAD_KEY. */
+ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put_item *item, const uint8_t *key,
+                       uint64_t waiter, ms_writer *out);
+ms_status md_write_grant(md_core *core, md_now now, uint64_t version, ms_writer *out);
+/* How the client of that open put is reached, for an answer to a relayed end: set by the service. */
+void md_put_set_reply(md_core *core, uint64_t version, uint64_t reply_to);
+uint64_t md_put_reply(const md_core *core, uint64_t version);
+ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_item *item, uint64_t waiter);
+ms_status md_revoke(md_core *core, md_now now, uint64_t session, const ms_end_item *item);
+/* PENDING until all holders have CLEARED; NOT_FOUND; PINNED without force. */
+ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key, size_t key_length,
+                    bool force, uint64_t waiter);
+ms_status md_annotate(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
+                      size_t key_length, const ms_annotate *annotate, uint64_t waiter);
+ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
+                            size_t key_length, const ms_change_replica *change, uint64_t waiter);
+/* Writes ms_copy, the source's ms_location with one ms_replica, the target's ms_replica, ms_seal + key. */
+ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out);
+ms_status md_stat(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key, size_t key_length,
+                  ms_writer *out);
+
+/* Objects of a tenant for which match says so, in steps; every object that exists throughout is seen at
+ * least once.  Writes ms_list_item + key; *cursor 0 = the end.  Visits at most `visit_max` records. */
+ms_status md_list(md_core *core, md_now now, uint32_t tenant, bool (*match)(void *context, const uint8_t *key, size_t length),
+                  void *context, uint64_t *cursor, uint32_t limit, uint32_t visit_max, uint32_t *count, ms_writer *out);
+ms_status md_events(md_core *core, md_now now, const ms_events *events, ms_writer *out);
+
+/* Why a put was refused, or what there is: bytes of everything that pages can be. */
+typedef struct md_space {
+    uint64_t bytes_total, bytes_free, bytes_writing, bytes_freeing;
+    uint64_t bytes_complete, bytes_hard_pinned, bytes_pinned, bytes_leased;
+    uint64_t object_bytes_max; /* largest object that could ever be placed */
+} md_space;
+void md_space_report(md_core *core, md_space *space);
+
+/* Counters, for STATUS and metrics; ids are positions. */
+size_t md_counter_count(void);
+const char *md_counter_name(size_t id);
+uint64_t md_counter(const md_core *core, size_t id);
+
+/* Walks everything and checks the invariants (each page in one run, lists whole, counts right); 0 or the
+ * line that failed.  For tests: O(objects). */
+int md_check(const md_core *core);
+
+#endif
