@@ -15,8 +15,8 @@
 #define MS_WIRE_VERSION 1u
 #define MS_WIRE_VERSION_OLDEST 1u /* the oldest version understood */
 
-#define MS_PAGE_SIZE 4096u         /* the unit of space */
-#define MS_KEY_BYTES_MAX 1024u     /* a key is 1 to 1024 bytes of UTF-8 */
+#define MS_PAGE_SIZE 4096u     /* the unit of space */
+#define MS_KEY_BYTES_MAX 1024u /* a key is 1 to 1024 bytes of UTF-8 */
 #define MS_TENANT_BYTES_MAX 64u
 #define MS_VALUE_BYTES_MAX (16ull << 30)
 #define MS_BODY_BYTES_MAX (16u << 20)       /* body of a frame, once HELLO is done */
@@ -30,38 +30,38 @@
 /* begin cdef */
 typedef enum {
     MS_OK = 0,
-    MS_EXISTS = 1,             /* put: the key is there; nothing was changed */
-    MS_NOT_FOUND = 2,          /* a miss */
-    MS_GONE = 3,               /* the location is stale: look up again */
-    MS_NO_SPACE = 4,           /* what is left is pinned, leased or being written */
-    MS_BUSY = 5,               /* another put of that key is open; retry */
-    MS_BAD_REQUEST = 6,        /* the caller's mistake; a retry cannot help */
-    MS_BAD_KEY = 7,            /* not 1 to 1024 bytes of UTF-8 */
-    MS_TOO_LARGE = 8,          /* larger than the pool or than 16 GiB */
+    MS_EXISTS = 1,      /* put: the key is there; nothing was changed */
+    MS_NOT_FOUND = 2,   /* a miss */
+    MS_GONE = 3,        /* the location is stale: look up again */
+    MS_NO_SPACE = 4,    /* what is left is pinned, leased or being written */
+    MS_BUSY = 5,        /* another put of that key is open; retry */
+    MS_BAD_REQUEST = 6, /* the caller's mistake; a retry cannot help */
+    MS_BAD_KEY = 7,     /* not 1 to 1024 bytes of UTF-8 */
+    MS_TOO_LARGE = 8,   /* larger than the pool or than 16 GiB */
     MS_BUFFER_TOO_SMALL = 9,
     MS_TIMEOUT = 10,
     MS_CANCELLED = 11,
-    MS_UNAVAILABLE = 12,       /* no connection, peer closed, peer starting */
+    MS_UNAVAILABLE = 12, /* no connection, peer closed, peer starting */
     MS_WRONG_EPOCH = 13,
     MS_WRONG_INCARNATION = 14,
-    MS_FENCED = 15,            /* the session was cut off at this server */
-    MS_SESSION_LOST = 16,      /* open a new session */
+    MS_FENCED = 15,       /* the session was cut off at this server */
+    MS_SESSION_LOST = 16, /* open a new session */
     MS_NOT_LEADER = 17,
-    MS_VERSION_MISMATCH = 18,  /* wire versions do not overlap */
+    MS_VERSION_MISMATCH = 18, /* wire versions do not overlap */
     MS_BAD_FRAME = 19,
     MS_BAD_CHECKSUM = 20,
-    MS_OUT_OF_RANGE = 21,      /* address or offset outside its segment or region */
-    MS_NOT_REGISTERED = 22,    /* no such region, segment, batch or peer */
+    MS_OUT_OF_RANGE = 21,   /* address or offset outside its segment or region */
+    MS_NOT_REGISTERED = 22, /* no such region, segment, batch or peer */
     MS_NO_MEMORY = 23,
     MS_IO_ERROR = 24,
-    MS_REFUSED = 25,           /* identity, token or right */
+    MS_REFUSED = 25, /* identity, token or right */
     MS_CLOSED = 26,
-    MS_LIMIT = 27,             /* a bound of this process is reached */
-    MS_COMPLETE = 28,          /* revoke of a put that is complete */
-    MS_PINNED = 29,            /* remove of a hard-pinned object without force */
-    MS_FORKED = 30,            /* a handle used after fork */
+    MS_LIMIT = 27,    /* a bound of this process is reached */
+    MS_COMPLETE = 28, /* revoke of a put that is complete */
+    MS_PINNED = 29,   /* remove of a hard-pinned object without force */
+    MS_FORKED = 30,   /* a handle used after fork */
     MS_INTERNAL = 31,
-    MS_PENDING = 32,           /* not finished yet (statuses of transfers; parked calls inside the master) */
+    MS_PENDING = 32, /* not finished yet: transfers; parked calls inside the master */
     MS_STATUS_COUNT = 33
 } ms_status;
 
@@ -104,14 +104,14 @@ enum ms_method {
     MS_KEEPALIVE = 0x32,
     MS_CLOSE_SESSION = 0x33,
     /* master -> store server (on the connection that the server dialled) and back */
-    MS_ADOPT = 0x40,     /* request; its answer's frames are INVENTORY */
-    MS_INVENTORY = 0x41, /* one-way, several; the last has MS_FLAG_LAST */
-    MS_FREE = 0x42,      /* one-way; answered by CLEARED and FREED */
-    MS_CLEARED = 0x43,   /* one-way, server -> master */
-    MS_FREED = 0x44,     /* one-way, server -> master; says CLEARED too */
-    MS_NOTE = 0x45,      /* request: ANNOTATE of one extent */
-    MS_COPY = 0x46,      /* request: pull an object from another server, SEAL it */
-    MS_RELAYED_END = 0x47, /* one-way, server -> master: put_end in the client's name */
+    MS_ADOPT = 0x40,        /* request; its answer's frames are INVENTORY */
+    MS_INVENTORY = 0x41,    /* one-way, several; the last has MS_FLAG_LAST */
+    MS_FREE = 0x42,         /* one-way; answered by CLEARED and FREED */
+    MS_CLEARED = 0x43,      /* one-way, server -> master */
+    MS_FREED = 0x44,        /* one-way, server -> master; says CLEARED too */
+    MS_NOTE = 0x45,         /* request: ANNOTATE of one extent */
+    MS_COPY = 0x46,         /* request: pull an object from another server, SEAL it */
+    MS_RELAYED_END = 0x47,  /* one-way, server -> master: put_end in the client's name */
     MS_SERVER_STATS = 0x48, /* one-way, server -> master, each second: heartbeat */
     /* client -> store server */
     MS_VIEW_OPEN = 0x50,
@@ -121,9 +121,9 @@ enum ms_method {
 
 enum ms_flag {
     MS_FLAG_LAST = 1u << 0,  /* last frame of a sequence */
-    MS_FLAG_RELAY = 1u << 1, /* WRITE, SEAL: after the last seal, relay put_end; no answer on success */
+    MS_FLAG_RELAY = 1u << 1, /* WRITE, SEAL: relay put_end after the last; OK: no answer */
     MS_FLAG_FORCE = 1u << 2, /* remove: hard-pinned objects too */
-    MS_FLAG_REGEX = 1u << 3, /* list, remove matching: pattern is a POSIX extended regular expression */
+    MS_FLAG_REGEX = 1u << 3, /* list, remove matching: POSIX extended regular expression */
 };
 
 /* 48 bytes before every frame.  On the wire: header, body, payload, trailer. */
@@ -132,8 +132,8 @@ typedef struct ms_header {
     uint8_t version;
     uint8_t kind;
     uint16_t method;
-    uint32_t status; /* answer: ms_status.  request: deadline in ms from receipt, 0 = none */
-    uint32_t epoch;  /* of the sender's session or leadership; 0 before HELLO */
+    uint32_t status;  /* answer: ms_status.  request: deadline in ms from receipt, 0 = none */
+    uint32_t epoch;   /* of the sender's session or leadership; 0 before HELLO */
     uint64_t request; /* chosen by the asker, repeated in the answer */
     uint32_t body_length;
     uint32_t trailer_length;
@@ -158,8 +158,8 @@ enum ms_right { MS_RIGHT_READ = 1, MS_RIGHT_WRITE = 2 };
 
 typedef struct ms_hello {
     uint8_t version_oldest, version_newest;
-    uint8_t role;        /* ms_role of the caller */
-    uint8_t right;       /* to an engine: ms_right, for ever that of this connection */
+    uint8_t role;         /* ms_role of the caller */
+    uint8_t right;        /* to an engine: ms_right, for ever that of this connection */
     uint32_t incarnation; /* to a store server: that of the grant; 0 for reading */
     uint64_t session;     /* to a master: 0 = open one, else take it up again */
     uint32_t epoch;       /* of the session */
@@ -176,8 +176,8 @@ typedef struct ms_hello_answer {
     uint16_t reserved;
     uint32_t epoch;
     uint64_t session;
-    uint64_t cluster;      /* id of the cluster, random */
-    uint32_t incarnation;  /* store server: its own */
+    uint64_t cluster;     /* id of the cluster, random */
+    uint32_t incarnation; /* store server: its own */
     uint32_t session_timeout_ms;
     uint32_t location_lifetime_ms;
     uint32_t members_serial; /* grows with each change of MEMBERS */
@@ -191,14 +191,15 @@ typedef struct ms_segment_info {
     uint32_t segment; /* index at that server */
     uint32_t tier;    /* 0 DRAM, 1 SSD, 2 VRAM */
     uint64_t page_count;
-    uint64_t page_count_ready; /* allocated and touched; grants stay below; grows, see SERVER_STATS */
+    /* allocated and touched; grants stay below; grows, see SERVER_STATS */
+    uint64_t page_count_ready;
 } ms_segment_info;
 _Static_assert(sizeof(ms_segment_info) == 24, "wire");
 
 typedef struct ms_server_info {
     uint8_t node_id[16]; /* UUID, persisted */
     uint32_t incarnation;
-    uint32_t state; /* in MEMBERS: ms_member_state */
+    uint32_t state;  /* in MEMBERS: ms_member_state */
     uint32_t server; /* in MEMBERS: the number by which this master names it in locations */
     uint32_t segment_count;
     uint8_t boot_id[16];
@@ -207,7 +208,12 @@ typedef struct ms_server_info {
 } ms_server_info;
 _Static_assert(sizeof(ms_server_info) == 48, "wire");
 
-enum ms_member_state { MS_MEMBER_JOINING = 0, MS_MEMBER_READY = 1, MS_MEMBER_DRAINING = 2, MS_MEMBER_GONE = 3 };
+enum ms_member_state {
+    MS_MEMBER_JOINING = 0,
+    MS_MEMBER_READY = 1,
+    MS_MEMBER_DRAINING = 2,
+    MS_MEMBER_GONE = 3
+};
 
 /* ---- locations and grants ----------------------------------------------------------------------- */
 typedef struct ms_extent {
@@ -232,10 +238,10 @@ _Static_assert(sizeof(ms_replica) == 16, "wire");
 typedef struct ms_location {
     uint32_t status; /* OK, NOT_FOUND, ...; other than OK: replica_count is 0 and the rest is 0 */
     uint32_t replica_count;
-    uint64_t version; /* epoch (20 bits), sequence (43 bits) */
-    uint64_t size;    /* bytes of the object */
-    uint32_t checksum; /* CRC32C of the whole object; 0 when HAS_CHECKSUM is not set */
-    uint32_t flags;    /* ms_object_flag */
+    uint64_t version;     /* epoch (20 bits), sequence (43 bits) */
+    uint64_t size;        /* bytes of the object */
+    uint32_t checksum;    /* CRC32C of the whole object; 0 when HAS_CHECKSUM is not set */
+    uint32_t flags;       /* ms_object_flag */
     uint32_t lifetime_ms; /* location: from when the request was sent; grant: deadline of the put */
     uint32_t reserved;
 } ms_location;
@@ -247,7 +253,9 @@ enum ms_object_flag {
     MS_OBJECT_HAS_CHECKSUM = 1u << 2,
 };
 
-static inline uint64_t ms_word(uint64_t version, int live) { return version << 1 | (uint64_t)(live != 0); }
+static inline uint64_t ms_word(uint64_t version, int live) {
+    return version << 1 | (uint64_t)(live != 0);
+}
 static inline uint64_t ms_version(uint32_t epoch, uint64_t sequence) {
     return (uint64_t)epoch << 43 | sequence;
 }
@@ -272,7 +280,8 @@ _Static_assert(sizeof(ms_match) == 16, "wire");
 /* First part of PUT_START, PUT_END, REVOKE, REMOVE: executed at most once. */
 typedef struct ms_batch {
     uint64_t number; /* of this session; a repeat gets the first answer */
-    uint64_t number_done; /* all numbers up to this have been answered: their answers may be forgotten */
+    /* all numbers up to this have been answered: their answers may be forgotten */
+    uint64_t number_done;
     uint32_t count;
     uint32_t reserved;
 } ms_batch;
@@ -296,7 +305,7 @@ typedef struct ms_put_item {
     uint16_t key_length;
     uint8_t replica_count;
     uint8_t replica_count_min;
-    uint32_t flags; /* ms_put_flag */
+    uint32_t flags;            /* ms_put_flag */
     uint32_t preferred_server; /* number in MEMBERS + 1, 0 = none */
     uint32_t reserved;
 } ms_put_item;
@@ -306,7 +315,8 @@ _Static_assert(sizeof(ms_put_item) == 72, "wire");
 typedef struct ms_end_item {
     ms_hash hash;
     uint64_t version;
-    uint64_t replica_mask; /* PUT_END: replicas (in the grant's order) that were SEALED; the others are freed */
+    /* PUT_END: replicas (in the grant's order) that were SEALED; the others are freed */
+    uint64_t replica_mask;
     uint32_t checksum;
     uint32_t flags; /* MS_OBJECT_HAS_CHECKSUM */
 } ms_end_item;
@@ -332,9 +342,9 @@ _Static_assert(sizeof(ms_annotate) == 16, "wire");
 
 /* CHANGE_REPLICA: body = ms_change_replica, ms_key_item + key.  Answered when done; body: ms_location. */
 typedef struct ms_change_replica {
-    uint32_t replica_count;   /* wanted in all; 0 = move */
-    uint32_t target_server;   /* number + 1, 0 = any */
-    uint32_t source_server;   /* number + 1: that replica leaves (move, or first to go), 0 = any */
+    uint32_t replica_count; /* wanted in all; 0 = move */
+    uint32_t target_server; /* number + 1, 0 = any */
+    uint32_t source_server; /* number + 1: that replica leaves (move, or first to go), 0 = any */
     uint32_t reserved;
 } ms_change_replica;
 _Static_assert(sizeof(ms_change_replica) == 16, "wire");
@@ -362,8 +372,8 @@ typedef struct ms_list_item {
     uint64_t version;
     uint32_t key_length;
     uint16_t replica_count;
-    uint8_t flags; /* ms_object_flag */
-    uint8_t pinned; /* 1: a session pins it */
+    uint8_t flags;   /* ms_object_flag */
+    uint8_t pinned;  /* 1: a session pins it */
     uint64_t ttl_ms; /* left; 0 = for ever */
 } ms_list_item;
 _Static_assert(sizeof(ms_list_item) == 32, "wire");
@@ -383,7 +393,7 @@ _Static_assert(sizeof(ms_stat) == 56, "wire");
 /* MEMBERS: empty body.  Answer: u32 serial, u32 count, ms_server_info + tails.
  * STATUS: empty body.  Answer: list of ms_counter pairs (id, value); see ms_counter_id. */
 typedef struct ms_counter {
-    uint32_t id; /* position in the list that `md_counter_name` names */
+    uint32_t id;    /* position in the list that `md_counter_name` names */
     uint32_t label; /* server number + 1, or 0 */
     uint64_t value;
 } ms_counter;
@@ -401,8 +411,14 @@ typedef struct ms_events_answer {
     uint32_t count;
 } ms_events_answer;
 enum ms_event_kind {
-    MS_EVENT_STORED = 1, MS_EVENT_REMOVED = 2, MS_EVENT_EVICTED = 3, MS_EVENT_EXPIRED = 4,
-    MS_EVENT_REPLICA_ADDED = 5, MS_EVENT_REPLICA_LOST = 6, MS_EVENT_SERVER_JOINED = 7, MS_EVENT_SERVER_LOST = 8,
+    MS_EVENT_STORED = 1,
+    MS_EVENT_REMOVED = 2,
+    MS_EVENT_EVICTED = 3,
+    MS_EVENT_EXPIRED = 4,
+    MS_EVENT_REPLICA_ADDED = 5,
+    MS_EVENT_REPLICA_LOST = 6,
+    MS_EVENT_SERVER_JOINED = 7,
+    MS_EVENT_SERVER_LOST = 8,
     MS_EVENT_LOST = 9 /* the last replica went with its server */
 };
 typedef struct ms_event {
@@ -429,9 +445,9 @@ typedef struct ms_adopt {
 typedef struct ms_inventory_item {
     ms_hash hash;
     uint64_t version;
-    uint64_t size;       /* of the whole object */
-    uint64_t expiry_ms;  /* wall clock, ms since 1970; 0 = never */
-    uint64_t note;       /* highest note number */
+    uint64_t size;      /* of the whole object */
+    uint64_t expiry_ms; /* wall clock, ms since 1970; 0 = never */
+    uint64_t note;      /* highest note number */
     ms_hash parent;
     uint64_t group;
     uint32_t page, page_count;
@@ -469,7 +485,7 @@ _Static_assert(sizeof(ms_note) == 48, "wire");
 /* SEAL blob: what the server keeps about an extent.  In WRITE it follows the descriptors. */
 typedef struct ms_seal {
     ms_hash hash;
-    uint64_t size; /* of the whole object */
+    uint64_t size;      /* of the whole object */
     uint64_t expiry_ms; /* wall clock */
     ms_hash parent;
     uint64_t group;
@@ -501,10 +517,11 @@ typedef struct ms_copy {
  * Items are answered in order; payload_length is the sum over OK items. */
 typedef struct ms_read_item {
     uint32_t segment;
-    uint32_t flags; /* 1: guarded: the word of guard_page is sent back, read after the bytes */
+    uint32_t flags;  /* 1: guarded: the word of guard_page is sent back, read after the bytes */
     uint64_t offset; /* bytes in the segment */
     uint64_t length;
-    uint64_t word; /* guarded: the word expected; when it already differs before the bytes are sent, GONE */
+    /* guarded: the word expected; when it already differs before the bytes are sent, GONE */
+    uint64_t word;
     uint32_t guard_page;
     uint32_t reserved;
 } ms_read_item;
@@ -523,12 +540,13 @@ typedef struct ms_write_item {
     uint32_t segment;
     uint32_t page; /* guarded: first page of the extent */
     uint32_t page_count;
-    uint32_t source; /* 0: payload; else id + 1 of a SHAREd memory */
+    uint32_t source;  /* 0: payload; else id + 1 of a SHAREd memory */
     uint64_t version; /* of the grant; 0: a plain engine region, offset counts from its start */
-    uint64_t offset; /* in the extent (or region) */
+    uint64_t offset;  /* in the extent (or region) */
     uint64_t length;
     uint64_t source_offset;
-    uint32_t seal_length; /* bytes of ms_seal + tenant + key + padding among the seals; 0 = no seal here */
+    /* bytes of ms_seal + tenant + key + padding among the seals; 0 = no seal here */
+    uint32_t seal_length;
     uint32_t reserved;
 } ms_write_item;
 _Static_assert(sizeof(ms_write_item) == 56, "wire");

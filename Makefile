@@ -1,0 +1,99 @@
+# make, make setup, make demo, make test, make check: see `make help`.
+# PYTHON picks the interpreter of the virtual environment (3.10 or newer).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.setup-done
+# What an editable install depends on beside the C files, which make themselves known to setup.py.
+SETUP_INPUTS := pyproject.toml setup.py MANIFEST.in native/build_ffi.py
+C_INPUTS := $(wildcard mooncake_store/protocol/include/*.h mooncake_store/protocol/src/*.[ch] \
+	$(foreach room,transfer_engine master store client,$(room)/include/*.h $(room)/src/*.[ch]))
+NATIVE := mooncake_store/_native.abi3.so
+OUR_C = $(shell git ls-files '*.c' '*.h' ':!third_party')
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help tools setup native demo test check c-test py-test format bench-peer clean
+.DEFAULT_GOAL := help
+
+help: tools
+	@echo "make demo        build everything in .venv and run the store on a real trace (< 3 minutes)"
+	@echo "make test        build everything in .venv and run all checks and tests"
+	@echo "make setup       build only: .venv with the package, the command and the tools"
+	@echo "make check       lint, types, import rules, C format"
+	@echo "make c-test      the C tests: plain, under ASan+UBSan, under TSan"
+	@echo "make py-test     the Python tests"
+	@echo "make format      lay out Python and C"
+	@echo "make bench-peer  measure against the peer, installed in an environment of its own"
+	@echo "make clean       remove what was built, .venv too"
+
+# Says what is missing before anything fails half-way with a stranger's message.
+tools:
+	@missing=""; \
+	for tool in git:git gcc:gcc $(PYTHON):python3; do \
+	    command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool##*:}"; \
+	done; \
+	if command -v $(PYTHON) >/dev/null 2>&1; then \
+	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	        { echo "$(PYTHON) is older than 3.10: make PYTHON=python3.11 (or newer)" >&2; exit 2; }; \
+	    $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing python3-venv"; \
+	    $(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' \
+	        || missing="$$missing python3-dev"; \
+	fi; \
+	if command -v gcc >/dev/null 2>&1 && ! echo '#include <stdlib.h>' | gcc -E -o /dev/null - 2>/dev/null; then \
+	    missing="$$missing libc6-dev"; \
+	fi; \
+	if [ -n "$$missing" ]; then \
+	    echo "missing:$$missing" >&2; \
+	    echo "  sudo apt-get update && sudo apt-get install -y$$missing" >&2; exit 2; \
+	fi
+
+setup: native
+
+$(SETUP): $(SETUP_INPUTS) | tools
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing mooncake-store and its tools in $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=23' 'setuptools>=77' 'cffi>=1.17' wheel
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+native: $(SETUP) $(NATIVE)
+
+# The editable install has built it once; a changed C file is compiled again, alone.
+$(NATIVE): $(SETUP) $(C_INPUTS)
+	@$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+demo: setup
+	@$(BIN)/python -m mooncake_store.cli.main demo
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(if $(strip $(OUR_C)),$(BIN)/clang-format --dry-run -Werror $(OUR_C))
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(if $(strip $(OUR_C)),$(BIN)/clang-format -i $(OUR_C))
+
+c-test: setup
+	$(BIN)/python tests/c/run.py
+
+# `pytest`, not `python -m pytest`: the folders at the top must not become importable.
+py-test: setup
+	$(BIN)/pytest
+
+test: check c-test py-test
+
+bench-peer: setup
+	$(BIN)/python benchmarks/peer.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache \
+	    .import_linter_cache mooncake_store/_native*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

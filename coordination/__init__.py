@@ -1,0 +1,1 @@
+"""Who leads and who is a member, behind one interface for each coordination service."""

@@ -1,0 +1,1 @@
+"""What masters, store servers and clients say to each other: binary frames and protobuf."""

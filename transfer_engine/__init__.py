@@ -1,0 +1,1 @@
+"""The transfer engine: moves byte ranges between registered memories; knows no keys."""
