@@ -116,7 +116,7 @@ enum ms_method {
     /* client -> store server */
     MS_VIEW_OPEN = 0x50,
     MS_VIEW_CLOSE = 0x51,
-    MS_SEAL = 0x52, /* apart from WRITE (replicas after drain, RDMA) */
+    MS_SEAL = 0x52, /* apart from WRITE (replicas after drain, RDMA): body as WRITE, lengths and payload 0 */
 };
 
 enum ms_flag {
@@ -182,7 +182,7 @@ typedef struct ms_hello_answer {
     uint32_t location_lifetime_ms;
     uint32_t members_serial; /* grows with each change of MEMBERS */
     uint8_t boot_id[16];
-    /* strings follow: node name; master: secret (192 bytes) */
+    /* strings follow: node name, secret (192 bytes from a master, else empty) */
 } ms_hello_answer;
 _Static_assert(sizeof(ms_hello_answer) == 56, "wire");
 
@@ -349,7 +349,7 @@ typedef struct ms_change_replica {
 } ms_change_replica;
 _Static_assert(sizeof(ms_change_replica) == 16, "wire");
 
-/* LIST, REMOVE_MATCHING: body = ms_list, pattern bytes (a prefix, or with MS_FLAG_REGEX an expression).
+/* LIST, REMOVE_MATCHING: body = ms_list, pattern (a prefix, or with MS_FLAG_REGEX an expression), padding to 8.
  * LIST answers: ms_list_answer, then per object ms_list_item + key + padding.
  * REMOVE_MATCHING does one step and answers ms_list_answer with the count removed (when CLEARED). */
 typedef struct ms_list {
@@ -500,13 +500,13 @@ typedef struct ms_seal {
 } ms_seal;
 _Static_assert(sizeof(ms_seal) == 80, "wire");
 
-/* COPY: request; body = ms_copy, the source's ms_location with one replica, its MEMBERS entry is known
+/* COPY: request; body = ms_copy_request, the source's ms_location with one replica, its MEMBERS entry is known
  * to the server from MEMBERS; then the target's ms_replica + extents, then ms_seal + tenant + key.
  * Answered when SEALED (OK), or GONE, or an error. */
-typedef struct ms_copy {
+typedef struct ms_copy_request {
     uint32_t epoch, incarnation;
     uint64_t task;
-} ms_copy;
+} ms_copy_request;
 
 /* RELAYED_END: body = u64 session, u64 number, list of ms_end_item.
  * SERVER_STATS: body = u32 epoch, u32 incarnation, list of ms_segment_info, list of ms_counter. */
