@@ -159,7 +159,7 @@ enum ms_right { MS_RIGHT_READ = 1, MS_RIGHT_WRITE = 2 };
 typedef struct ms_hello {
     uint8_t version_oldest, version_newest;
     uint8_t role;         /* ms_role of the caller */
-    uint8_t right;        /* to an engine: ms_right, for ever that of this connection */
+    uint8_t right;        /* ms_right, for ever that of this connection; to a master 0: all that the role may */
     uint32_t incarnation; /* to a store server: that of the grant; 0 for reading */
     uint64_t session;     /* to a master: 0 = open one, else take it up again */
     uint32_t epoch;       /* of the session */
@@ -279,7 +279,7 @@ _Static_assert(sizeof(ms_match) == 16, "wire");
 
 /* First part of PUT_START, PUT_END, REVOKE, REMOVE: executed at most once. */
 typedef struct ms_batch {
-    uint64_t number; /* of this session; a repeat gets the first answer */
+    uint64_t number; /* of this session; a repeat gets the first answer; 0: never repeated */
     /* all numbers up to this have been answered: their answers may be forgotten */
     uint64_t number_done;
     uint32_t count;
@@ -294,7 +294,8 @@ enum ms_put_flag {
     MS_PUT_STRICT_REPLICAS = 1u << 3, /* fewer than replica_count_min: NO_SPACE */
 };
 
-/* PUT_START item: struct, then key bytes, zero padding to 8.  Answer: list of ms_location (grants). */
+/* PUT_START item: struct, then key bytes, zero padding to 8.  Answer: list of ms_location (grants); when one
+ * of them is NO_SPACE a string follows that says what the space is used for. */
 typedef struct ms_put_item {
     ms_hash hash;
     uint64_t size;
@@ -508,7 +509,9 @@ typedef struct ms_copy_request {
     uint64_t task;
 } ms_copy_request;
 
-/* RELAYED_END: body = u64 session, u64 number, list of ms_end_item.
+/* RELAYED_END: body = u64 session, u64 number, list of ms_end_item: those whose seals came in one frame, all
+ * with this number.  The master answers the client with the frame that answers PUT_END (list of u32 status),
+ * whose header.request is the number, on the connection that carried the put's PUT_START.
  * SERVER_STATS: body = u32 epoch, u32 incarnation, list of ms_segment_info, list of ms_counter. */
 
 /* ---- engine ----------------------------------------------------------------------------------------- */
