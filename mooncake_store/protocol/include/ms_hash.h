@@ -18,7 +18,9 @@
 ms_hash ms_hash_key(const uint8_t secret[MS_SECRET_BYTES], const void *tenant, size_t tenant_length,
                     const void *key, size_t key_length);
 
-static inline bool ms_hash_equal(ms_hash a, ms_hash b) { return a.low == b.low && a.high == b.high; }
+static inline bool ms_hash_equal(ms_hash a, ms_hash b) {
+    return a.low == b.low && a.high == b.high;
+}
 
 /* 0,0 on the wire means "no parent". */
 static inline bool ms_hash_is_none(ms_hash hash) { return (hash.low | hash.high) == 0; }
@@ -29,8 +31,8 @@ static inline bool ms_hash_is_none(ms_hash hash) { return (hash.low | hash.high)
 bool ms_key_valid(const char *key, size_t length);
 
 /* ms_hash_key as the 16 bytes of the wire: low, high, little-endian. */
-void ms_hash_key_bytes(const uint8_t *secret, const char *tenant, size_t tenant_length, const char *key,
-                       size_t key_length, uint8_t *hash);
+void ms_hash_key_bytes(const uint8_t *secret, const char *tenant, size_t tenant_length,
+                       const char *key, size_t key_length, uint8_t *hash);
 /* end cdef */
 
 #endif

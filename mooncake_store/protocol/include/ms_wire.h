@@ -116,7 +116,8 @@ enum ms_method {
     /* client -> store server */
     MS_VIEW_OPEN = 0x50,
     MS_VIEW_CLOSE = 0x51,
-    MS_SEAL = 0x52, /* apart from WRITE (replicas after drain, RDMA): body as WRITE, lengths and payload 0 */
+    MS_SEAL =
+        0x52, /* apart from WRITE (replicas after drain, RDMA): body as WRITE, lengths and payload 0 */
 };
 
 enum ms_flag {

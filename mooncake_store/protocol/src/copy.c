@@ -9,7 +9,8 @@
 static _Atomic size_t threshold = 256u << 10;
 
 static void copy_plain(void *target, const void *source, size_t length) {
-    if (length != 0) memcpy(target, source, length);
+    if (length != 0)
+        memcpy(target, source, length);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
@@ -18,10 +19,13 @@ static ms_copy_function *stream = copy_plain;
 
 __attribute__((constructor)) static void choose_kernel(void) {
     ms_copy_function *kernel = ms_copy_stream_kernel();
-    if (kernel != NULL) stream = kernel;
+    if (kernel != NULL)
+        stream = kernel;
 }
 
-void ms_copy_stream(void *target, const void *source, size_t length) { stream(target, source, length); }
+void ms_copy_stream(void *target, const void *source, size_t length) {
+    stream(target, source, length);
+}
 
 void ms_copy(void *target, const void *source, size_t length) {
     if (length >= ms_copy_threshold()) {
@@ -33,7 +37,9 @@ void ms_copy(void *target, const void *source, size_t length) {
 
 size_t ms_copy_threshold(void) { return atomic_load_explicit(&threshold, memory_order_relaxed); }
 
-void ms_copy_set_threshold(size_t bytes) { atomic_store_explicit(&threshold, bytes, memory_order_relaxed); }
+void ms_copy_set_threshold(size_t bytes) {
+    atomic_store_explicit(&threshold, bytes, memory_order_relaxed);
+}
 
 #if !defined(__x86_64__)
 ms_copy_function *ms_copy_stream_kernel(void) { return NULL; }

@@ -8,11 +8,12 @@
 #include "copy_kernel.h"
 
 #define LINE 64u
-#define STEP 128u      /* bytes a round: two lines, four registers */
-#define AHEAD 512u     /* prefetch distance, measured best of 256 to 2048 */
+#define STEP 128u       /* bytes a round: two lines, four registers */
+#define AHEAD 512u      /* prefetch distance, measured best of 256 to 2048 */
 #define LENGTH_MIN 512u /* below it aligning costs more than it brings */
 
-__attribute__((target("avx2"))) static void copy_avx2(void *target, const void *source, size_t length) {
+__attribute__((target("avx2"))) static void copy_avx2(void *target, const void *source,
+                                                      size_t length) {
     uint8_t *to = target;
     const uint8_t *from = source;
     if (length >= LENGTH_MIN) {
@@ -35,7 +36,8 @@ __attribute__((target("avx2"))) static void copy_avx2(void *target, const void *
             _mm256_stream_si256((__m256i *)(void *)(to + 96), d);
         }
     }
-    if (length != 0) memcpy(to, from, length);
+    if (length != 0)
+        memcpy(to, from, length);
     _mm_sfence();
     _mm256_zeroupper();
 }

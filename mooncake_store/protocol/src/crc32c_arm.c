@@ -20,7 +20,8 @@
 #include "crc32c_kernel.h"
 
 ms_crc32c_kernel ms_crc32c_kernel_here(void) {
-    if ((getauxval(AT_HWCAP) & HWCAP_CRC32) == 0) return (ms_crc32c_kernel){0};
+    if ((getauxval(AT_HWCAP) & HWCAP_CRC32) == 0)
+        return (ms_crc32c_kernel){0};
     return (ms_crc32c_kernel){.run = crc_armv8, .kind = "armv8-crc"};
 }
 

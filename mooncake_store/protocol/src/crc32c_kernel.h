@@ -17,8 +17,8 @@
 
 /* Continue `crc` (inverted, as in the register) over `source`; when `target` is not NULL store the
  * bytes there, past the caches when `is_streaming`. */
-typedef uint32_t ms_crc32c_function(uint32_t crc, const uint8_t *source, size_t length, uint8_t *target,
-                                    bool is_streaming);
+typedef uint32_t ms_crc32c_function(uint32_t crc, const uint8_t *source, size_t length,
+                                    uint8_t *target, bool is_streaming);
 
 typedef struct ms_crc32c_kernel {
     ms_crc32c_function *run;
@@ -45,10 +45,9 @@ static inline uint32_t crc_shift_stream(uint32_t crc) {
 #ifdef CRC_KERNEL_NAME
 
 /* Always inlined with constant `has_target` and `is_streaming`: three loops, each without a branch. */
-CRC_TARGET static inline __attribute__((always_inline)) uint32_t crc_run(uint32_t crc, const uint8_t *source,
-                                                                         size_t length, uint8_t *target,
-                                                                         const bool has_target,
-                                                                         const bool is_streaming) {
+CRC_TARGET static inline __attribute__((always_inline)) uint32_t
+crc_run(uint32_t crc, const uint8_t *source, size_t length, uint8_t *target, const bool has_target,
+        const bool is_streaming) {
     if (has_target && is_streaming) {
         /* Streams start on a line of the target: CRC_STREAM is a multiple of it. */
         size_t head = (64u - (uintptr_t)target % 64u) % 64u;
@@ -79,7 +78,8 @@ CRC_TARGET static inline __attribute__((always_inline)) uint32_t crc_run(uint32_
         }
         crc = crc_shift_stream(crc_shift_stream(crc) ^ second) ^ third;
         source += 3 * CRC_STREAM, length -= 3 * CRC_STREAM;
-        if (has_target) target += 3 * CRC_STREAM;
+        if (has_target)
+            target += 3 * CRC_STREAM;
     }
     for (; length >= 8; source += 8, length -= 8) {
         uint64_t word;
@@ -93,16 +93,20 @@ CRC_TARGET static inline __attribute__((always_inline)) uint32_t crc_run(uint32_
     for (; length != 0; source++, length--) {
         uint8_t byte = *source;
         crc = crc_step_8(crc, byte);
-        if (has_target) *target++ = byte;
+        if (has_target)
+            *target++ = byte;
     }
-    if (has_target && is_streaming) store_fence();
+    if (has_target && is_streaming)
+        store_fence();
     return crc;
 }
 
 CRC_TARGET static uint32_t CRC_KERNEL_NAME(uint32_t crc, const uint8_t *source, size_t length,
                                            uint8_t *target, bool is_streaming) {
-    if (target == NULL) return crc_run(crc, source, length, NULL, false, false);
-    if (is_streaming) return crc_run(crc, source, length, target, true, true);
+    if (target == NULL)
+        return crc_run(crc, source, length, NULL, false, false);
+    if (is_streaming)
+        return crc_run(crc, source, length, target, true, true);
     return crc_run(crc, source, length, target, true, false);
 }
 

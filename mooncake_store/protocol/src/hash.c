@@ -12,7 +12,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #define XXH_INLINE_ALL
 #define XXH_NO_STREAM
-#include "../../../third_party/xxhash/xxhash.h"
+#include "xxhash/xxhash.h"
 #pragma GCC diagnostic pop
 
 ms_hash ms_hash_key(const uint8_t secret[MS_SECRET_BYTES], const void *tenant, size_t tenant_length,
@@ -20,15 +20,17 @@ ms_hash ms_hash_key(const uint8_t secret[MS_SECRET_BYTES], const void *tenant, s
     assert(tenant_length <= MS_TENANT_BYTES_MAX && key_length <= MS_KEY_BYTES_MAX);
     uint8_t input[1 + MS_TENANT_BYTES_MAX + MS_KEY_BYTES_MAX];
     input[0] = (uint8_t)tenant_length;
-    if (tenant_length != 0) memcpy(input + 1, tenant, tenant_length);
-    if (key_length != 0) memcpy(input + 1 + tenant_length, key, key_length);
+    if (tenant_length != 0)
+        memcpy(input + 1, tenant, tenant_length);
+    if (key_length != 0)
+        memcpy(input + 1 + tenant_length, key, key_length);
     XXH128_hash_t hash =
         XXH3_128bits_withSecret(input, 1 + tenant_length + key_length, secret, MS_SECRET_BYTES);
     return (ms_hash){.low = hash.low64, .high = hash.high64};
 }
 
-void ms_hash_key_bytes(const uint8_t *secret, const char *tenant, size_t tenant_length, const char *key,
-                       size_t key_length, uint8_t *hash) {
+void ms_hash_key_bytes(const uint8_t *secret, const char *tenant, size_t tenant_length,
+                       const char *key, size_t key_length, uint8_t *hash) {
     ms_hash value = ms_hash_key(secret, tenant, tenant_length, key, key_length);
     memcpy(hash, &value, sizeof value);
 }
@@ -38,24 +40,35 @@ static bool is_continuation(uint8_t byte) { return (byte & 0xc0) == 0x80; }
 /* The length of the well-formed sequence at `at` (RFC 3629, section 4), or 0. */
 static size_t sequence_length(const uint8_t *at, size_t left) {
     uint8_t first = at[0];
-    if (first < 0x80) return 1;
-    if (first < 0xc2) return 0; /* a continuation byte, or a longer form of ASCII */
-    if (first < 0xe0) return left >= 2 && is_continuation(at[1]) ? 2 : 0;
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2)
+        return 0; /* a continuation byte, or a longer form of ASCII */
+    if (first < 0xe0)
+        return left >= 2 && is_continuation(at[1]) ? 2 : 0;
     if (first < 0xf0) {
-        if (left < 3 || !is_continuation(at[1]) || !is_continuation(at[2])) return 0;
-        if (first == 0xe0 && at[1] < 0xa0) return 0;  /* longer than needed */
-        if (first == 0xed && at[1] >= 0xa0) return 0; /* a surrogate */
+        if (left < 3 || !is_continuation(at[1]) || !is_continuation(at[2]))
+            return 0;
+        if (first == 0xe0 && at[1] < 0xa0)
+            return 0; /* longer than needed */
+        if (first == 0xed && at[1] >= 0xa0)
+            return 0; /* a surrogate */
         return 3;
     }
-    if (first > 0xf4 || left < 4) return 0;
-    if (!is_continuation(at[1]) || !is_continuation(at[2]) || !is_continuation(at[3])) return 0;
-    if (first == 0xf0 && at[1] < 0x90) return 0;  /* longer than needed */
-    if (first == 0xf4 && at[1] >= 0x90) return 0; /* above U+10FFFF */
+    if (first > 0xf4 || left < 4)
+        return 0;
+    if (!is_continuation(at[1]) || !is_continuation(at[2]) || !is_continuation(at[3]))
+        return 0;
+    if (first == 0xf0 && at[1] < 0x90)
+        return 0; /* longer than needed */
+    if (first == 0xf4 && at[1] >= 0x90)
+        return 0; /* above U+10FFFF */
     return 4;
 }
 
 bool ms_key_valid(const char *key, size_t length) {
-    if (length == 0 || length > MS_KEY_BYTES_MAX) return false;
+    if (length == 0 || length > MS_KEY_BYTES_MAX)
+        return false;
     const uint8_t *at = (const uint8_t *)key;
     for (size_t left = length; left != 0;) {
         uint64_t eight;
@@ -67,7 +80,8 @@ bool ms_key_valid(const char *key, size_t length) {
             }
         }
         size_t step = sequence_length(at, left);
-        if (step == 0) return false;
+        if (step == 0)
+            return false;
         at += step, left -= step;
     }
     return true;
