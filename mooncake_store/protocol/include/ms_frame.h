@@ -33,6 +33,8 @@
 #define MS_ADDRESSES_BYTES_MAX 4096u
 #define MS_PATTERN_BYTES_MAX 4096u
 #define MS_NOTIFY_BYTES_MAX (1u << 20)
+#define MS_TOPOLOGY_BYTES_MAX (1u << 20)
+#define MS_SENTENCE_BYTES_MAX 4096u
 
 /* ---- header ------------------------------------------------------------------------------------ */
 
@@ -330,6 +332,19 @@ typedef struct ms_server_view {
     ms_text name, host, socket_path, addresses;
 } ms_server_view;
 bool ms_reader_server(ms_reader *reader, ms_server_view *out);
+
+typedef struct ms_region_view {
+    ms_region head;
+    ms_text location;
+} ms_region_view;
+/* One region of OPEN_SEGMENT's answer; its range does not wrap round. */
+bool ms_reader_region(ms_reader *reader, ms_region_view *out);
+
+/* What follows the grants of a PUT_START's answer: why there is no space, or nothing. */
+static inline bool ms_reader_space_sentence(ms_reader *reader, ms_text *out) {
+    *out = (ms_text){.data = "", .length = 0};
+    return ms_reader_left(reader) == 0 || ms_reader_string(reader, MS_SENTENCE_BYTES_MAX, out);
+}
 
 /* ---- messages that are read whole ------------------------------------------------------------------ */
 /* Each reads one body to its end and says whether it was well formed. */

@@ -75,7 +75,7 @@ enum ms_method {
     MS_HELLO = 0x01, /* first frame of a connection */
     MS_PING = 0x02,
     /* transfer engine: memory of a peer.  Also what a store server's segments answer to. */
-    MS_OPEN_SEGMENT = 0x10, /* -> regions and topology of that engine */
+    MS_OPEN_SEGMENT = 0x10, /* -> ms_region and topology of that engine */
     MS_READ = 0x11,
     MS_WRITE = 0x12,
     MS_ATTACH = 0x13, /* unix socket only: read-only descriptors of a segment */
@@ -159,8 +159,9 @@ enum ms_right { MS_RIGHT_READ = 1, MS_RIGHT_WRITE = 2 };
 
 typedef struct ms_hello {
     uint8_t version_oldest, version_newest;
-    uint8_t role;         /* ms_role of the caller */
-    uint8_t right;        /* ms_right, for ever that of this connection; to a master 0: all that the role may */
+    uint8_t role; /* ms_role of the caller */
+    uint8_t
+        right; /* ms_right, for ever that of this connection; to a master 0: all that the role may */
     uint32_t incarnation; /* to a store server: that of the grant; 0 for reading */
     uint64_t session;     /* to a master: 0 = open one, else take it up again */
     uint32_t epoch;       /* of the session */
@@ -555,6 +556,17 @@ typedef struct ms_write_item {
 } ms_write_item;
 _Static_assert(sizeof(ms_write_item) == 56, "wire");
 
+/* OPEN_SEGMENT: empty body.  Answer: list of ms_region, each with a string after it (where it is: "cpu:0"), then
+ * a string: the engine's topology as JSON, or empty.
+ * NOTIFY: one-way or request; body = strings name, message; answer empty. */
+typedef struct ms_region {
+    uint64_t address; /* at that engine: what te_transfer_request.remote_offset counts in */
+    uint64_t length;
+    uint32_t segment; /* number in READ and WRITE; offsets there count from the region's start */
+    uint32_t reserved;
+} ms_region;
+_Static_assert(sizeof(ms_region) == 24, "wire");
+
 /* ATTACH: body = u32 segment, u32 zero.  Answer: ms_attached, with two descriptors (payload, words).
  * SHARE: body = u64 length, with one descriptor; answer: u32 id, u32 zero.  UNSHARE: u32 id, u32 zero. */
 typedef struct ms_attached {
@@ -562,6 +574,7 @@ typedef struct ms_attached {
     uint32_t incarnation;
     uint32_t reserved;
 } ms_attached;
+_Static_assert(sizeof(ms_attached) == 16, "wire");
 
 /* VIEW_OPEN: body = list of ms_view_item; answer: list of u32 status.  VIEW_CLOSE: the same, no checks. */
 typedef struct ms_view_item {

@@ -75,6 +75,17 @@ static bool valid_write(const void *body, size_t length) {
     return ms_read_write(body, length, &write);
 }
 
+static bool valid_regions(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    ms_region_view region;
+    ms_text topology;
+    for (uint32_t left = ms_reader_list(&reader, sizeof(ms_region)); left != 0; left--)
+        if (!ms_reader_region(&reader, &region))
+            return false;
+    return ms_reader_string(&reader, MS_TOPOLOGY_BYTES_MAX, &topology) &&
+           ms_reader_is_done(&reader);
+}
+
 static bool valid_attached(const void *body, size_t length) {
     return valid_struct(body, length, sizeof(ms_attached));
 }
@@ -100,6 +111,16 @@ static bool valid_put_start(const void *body, size_t length) {
         if (!ms_reader_put_item(&reader, &item))
             return false;
     return ms_reader_is_done(&reader);
+}
+
+static bool valid_grants(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    ms_location_view grant;
+    ms_text sentence;
+    for (uint32_t left = ms_reader_list(&reader, sizeof(ms_location)); left != 0; left--)
+        if (!ms_reader_location(&reader, &grant))
+            return false;
+    return ms_reader_space_sentence(&reader, &sentence) && ms_reader_is_done(&reader);
 }
 
 static bool valid_put_end(const void *body, size_t length) {
@@ -260,6 +281,7 @@ typedef struct form {
 static const form forms[] = {
     [MS_HELLO] = {valid_hello, valid_hello_answer, false},
     [MS_PING] = {valid_empty, valid_empty, false},
+    [MS_OPEN_SEGMENT] = {valid_empty, valid_regions, false},
     [MS_READ] = {valid_read, valid_empty, false},
     [MS_WRITE] = {valid_write, valid_statuses_or_empty, true},
     [MS_ATTACH] = {valid_eight, valid_attached, false},
@@ -269,7 +291,7 @@ static const form forms[] = {
     [MS_EXISTS_KEYS] = {valid_hashes, valid_empty, false},
     [MS_LOOKUP] = {valid_hashes, valid_locations, false},
     [MS_MATCH_PREFIX] = {valid_match, valid_locations, false},
-    [MS_PUT_START] = {valid_put_start, valid_locations, false},
+    [MS_PUT_START] = {valid_put_start, valid_grants, false},
     [MS_PUT_END] = {valid_put_end, valid_statuses, false},
     [MS_REVOKE] = {valid_put_end, valid_statuses, false},
     [MS_REMOVE] = {valid_remove, valid_statuses, false},

@@ -148,6 +148,14 @@ bool ms_reader_server(ms_reader *reader, ms_server_view *out) {
            ms_reader_string(reader, MS_ADDRESSES_BYTES_MAX, &out->addresses);
 }
 
+bool ms_reader_region(ms_reader *reader, ms_region_view *out) {
+    if (!MS_READER_STRUCT(reader, &out->head))
+        return false;
+    if (out->head.address + out->head.length < out->head.address)
+        return ms_reader_fail(reader);
+    return ms_reader_string(reader, MS_NAME_BYTES_MAX, &out->location);
+}
+
 /* ---- whole bodies -------------------------------------------------------------------------------- */
 
 bool ms_read_hello(const void *body, size_t length, ms_hello_view *out) {
