@@ -21,13 +21,14 @@
 #include "ms_wire.h"
 
 #define TE_ERROR_BYTES 256
+#define TE_NO_DEADLINE INT64_MAX
 
 /* begin cdef */
 typedef struct te_engine te_engine;
 typedef struct te_channel te_channel;
 
 typedef struct te_engine_config {
-    uint32_t io_threads;           /* threads that serve connections; 0 = an asking side only */
+    uint32_t io_threads;           /* threads that serve connections; 0 = an asking side only; default 2 */
     uint32_t worker_threads;       /* carry second halves of copies, further connections, batches; default 2 */
     uint32_t connections_accepted_max; /* default 4096; one more is closed at once */
     uint32_t handshake_timeout_ms; /* a connection without HELLO is closed after this; default 5000 */
@@ -44,10 +45,16 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **engine);
 /* Stops listeners, closes every connection, joins the threads.  Channels must have been closed. */
 void te_engine_close(te_engine *engine);
 int64_t te_now_ns(void);
+/* The oldest line of the log (closed connections and why) into `line` of 256 bytes; false: there is none.  The
+ * log keeps the last 128 lines; what was lost in between is told in a line of its own. */
+bool te_engine_log_next(te_engine *engine, char *line);
+/* The epoch that goes into the headers of this engine's answers and pushes; 0 at first. */
+void te_engine_set_epoch(te_engine *engine, uint32_t epoch);
 
 /* Listen on a numeric IPv4 or IPv6 address; port 0 = any; the real one is stored.  `error` gets a sentence. */
 ms_status te_listen_tcp(te_engine *engine, const char *address, uint16_t port, uint16_t *bound, char *error);
-/* The socket file is 0600; peers of another uid are refused (SO_PEERCRED).  A stale file is replaced. */
+/* The socket file is 0600; peers of another uid are refused (SO_PEERCRED).  A stale file is replaced.  `error`
+ * is a buffer of 256 bytes or NULL, here as everywhere. */
 ms_status te_listen_unix(te_engine *engine, const char *path, char *error);
 /* end cdef */
 
@@ -60,14 +67,15 @@ typedef struct te_request {
     te_peer peer;
     void *peer_context; /* what on_hello gave */
     bool is_unix;
-    int descriptor; /* passed along (SHARE), or -1; the service owns it once the call returned OK */
+    int descriptor; /* passed along over a Unix socket, or -1; closed after the call: dup it to keep it */
     const ms_header *header;
     const uint8_t *body; /* header->body_length bytes; valid during the call */
 } te_request;
 
 /* Frames of one connection are given one after the other, those of several connections possibly at once
  * from several I/O threads.  Calls must not block.  A request may be answered within the call or later,
- * from any thread, with te_answer; each REQUEST must be answered once or its connection closed. */
+ * from any thread, with te_answer; each REQUEST must be answered once or its connection closed.
+ * header->kind tells requests from one-way frames.  body is 8-aligned. */
 typedef struct te_service {
     void *context;
     /* First frame.  OK: what was put into answer (answer_length bytes, at most 4096)
@@ -93,15 +101,18 @@ ms_status te_answer(te_engine *engine, te_peer peer, const ms_header *request, m
                     const struct iovec *body, size_t body_count, const void *payload, size_t payload_length);
 ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
                   const struct iovec *body, size_t body_count);
-/* Close it; on_close follows.  te_close_matching closes every accepted connection for which `match` says
- * so and returns when none of them can write memory any more (their I/O steps have ended): a fence. */
+/* Close it; on_close follows, on its I/O thread.  te_close_matching closes every accepted connection for which `match` says
+ * so and returns when none of them can write memory any more (their I/O steps have ended): a fence.  Use counts
+ * taken by write_begin come back a moment later (write_end with complete = false, then on_close), on the I/O
+ * threads.  May be called from an I/O thread; `match` must call nothing of the engine. */
 void te_close_peer(te_engine *engine, te_peer peer, const char *reason);
 size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, void *peer_context),
                          void *match_context, const char *reason);
 
 /* Dial `address` ("ip:port", "[ip]:port", "unix:PATH"), send HELLO, and serve the connection like an accepted
  * one: its frames go to on_request, answers to te_push requests to on_answer, its end to on_close.  Blocks
- * until the HELLO is answered.  `answer` gets the answer's body. */
+ * until the HELLO is answered.  `answer` gets the answer's body.  Frames (and the end) may reach the service before
+ * this function has returned. */
 ms_status te_dial(te_engine *engine, const char *address, const struct iovec *hello, size_t hello_count,
                   int64_t deadline_ns, void *peer_context, te_peer *peer, uint8_t *answer, size_t answer_size,
                   size_t *answer_length, char *error);
@@ -140,7 +151,9 @@ typedef struct te_segment_config {
 } te_segment_config;
 
 ms_status te_segment_add(te_engine *engine, const te_segment_config *config);
-void te_segment_remove(te_engine *engine, uint32_t segment); /* returns when no I/O step uses it */
+/* Returns when nothing uses it: READs and WRITEs that are under way are broken off (their connections close).
+ * Not from an I/O thread. */
+void te_segment_remove(te_engine *engine, uint32_t segment);
 
 /* ---- asking side -------------------------------------------------------------------------------------- */
 
@@ -165,7 +178,9 @@ size_t te_channel_hello_answer(te_channel *channel, uint8_t *answer, size_t size
 void te_channel_error(te_channel *channel, char error[TE_ERROR_BYTES]);
 
 /* Where an answer goes.  Give memory for what is expected; a longer body or payload makes LIMIT (and the
- * connection closes) unless `grow` is set: then *body is malloc'ed by the engine and owned by the caller. */
+ * connection closes) unless `grow` is set: then *body is malloc'ed by the engine and owned by the caller.  The
+ * sentence of an answer other than OK that has no room becomes te_channel_error.  After a failure or an answer other
+ * than OK what the buffers hold is not defined. */
 typedef struct te_reply {
     ms_header header;
     uint8_t *body;
@@ -202,7 +217,8 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
 
 /* Writes items from sources[i] (items[i].length bytes; NULL where item.source names a SHAREd memory).
  * seals: concatenated, item i's has items[i].seal_length bytes.  statuses[i] as answered. Items with a seal are
- * sent so that the seal is handled after every byte of the same extent has been answered. */
+ * sent so that the seal is handled after every byte of the same extent has been answered.  MS_FLAG_RELAY is refused
+ * (nothing would be answered): send the frame with the last seal by te_send and wait with te_wait_either. */
 ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources, size_t count,
                    const void *seals, size_t seals_length, uint32_t flags, uint32_t *statuses, int64_t deadline_ns);
 

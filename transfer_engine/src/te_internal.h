@@ -1,0 +1,350 @@
+/* What the files of the transfer engine share.  Nothing here is seen outside this room.
+ *
+ * Threads.  An I/O thread owns its links (accepted or dialled connections): it alone receives on them, registers them
+ * with epoll and closes them.  Other threads send on a link with te_link_send, and ask for everything else by posting
+ * (te_link_post).  An asking connection (te_connection) belongs to the thread that checked it out.
+ *
+ * Lock order: engine->peers_lock, then link->lock, then io->lock.  No lock is held over a system call that can block,
+ * nor over a callback of a service or a segment.
+ */
+#ifndef TE_INTERNAL_H
+#define TE_INTERNAL_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "te.h"
+
+#define TE_NS_PER_MS INT64_C(1000000)
+#define TE_NS_PER_S INT64_C(1000000000)
+
+#define TE_RECEIVE_BYTES 8192u         /* first receive of a frame: small, so that payload goes straight to its place */
+#define TE_STAGING_BYTES (64u << 10)   /* READs up to this are copied and sent in one call */
+#define TE_TURN_BYTES (4u << 20)       /* one link moves at most this before the next one has its turn */
+#define TE_FRAME_IOVECS 1000           /* memory blocks of one frame; IOV_MAX is 1024 */
+#define TE_TICK_MS 100                 /* a blocked caller looks at its deadline at least this often */
+#define TE_LOG_LINES 128
+
+typedef struct te_io te_io;
+typedef struct te_link te_link;
+typedef struct te_segment te_segment;
+typedef struct te_read_job te_read_job;
+typedef struct te_write_job te_write_job;
+typedef struct te_workers te_workers;
+
+/* ---- segments (segment.c) ----------------------------------------------------------------------------- */
+
+struct te_segment {
+    te_segment_config config; /* the two paths are the segment's own copies */
+    te_engine *engine;
+    uint32_t users;   /* under engine->segments_lock: jobs of links, calls of te_segment_get */
+    bool is_removed;  /* under engine->segments_lock */
+};
+
+/* The segment of that number, held until te_segment_put; NULL when there is none. */
+te_segment *te_segment_get(te_engine *engine, uint32_t number);
+void te_segment_hold(te_segment *segment);
+void te_segment_put(te_segment *segment);
+bool te_segment_is_removed(te_segment *segment);
+void te_segments_open(te_engine *engine);
+void te_segments_close(te_engine *engine);
+
+/* ---- engine (engine.c) -------------------------------------------------------------------------------- */
+
+/* Answers one method; runs on the link's I/O thread, must not block.  The request is a REQUEST (never one-way) of a
+ * link that has said HELLO; it must be answered now or later (te_answer, te_link_answer). */
+typedef void te_method(te_engine *engine, te_link *link, const te_request *request);
+
+struct te_engine {
+    te_engine_config config;
+    unsigned fork_generation; /* te_fork_generation() at open; another one means: used after fork */
+    uint8_t boot_id[16];
+    _Atomic uint32_t epoch; /* goes into the headers of answers and pushes */
+
+    te_service service;
+    _Atomic bool is_serving;
+
+    te_io *io; /* config.io_threads of them */
+    _Atomic uint32_t io_next;
+    _Atomic bool is_stopping;
+
+    pthread_mutex_t peers_lock;
+    te_link **peers; /* slot = low 16 bits of the number */
+    uint32_t peer_slots, peer_count;
+    uint32_t peer_slot_next;
+    uint64_t peer_serial;
+
+    pthread_mutex_t segments_lock;
+    pthread_cond_t segments_changed;
+    te_segment **segments; /* sorted by number */
+    uint32_t segment_count, segment_room;
+
+    te_workers *workers;
+
+    pthread_mutex_t log_lock;
+    char (*log_lines)[TE_ERROR_BYTES];
+    uint32_t log_first, log_count;
+    uint64_t log_lost;
+
+    /* Methods beyond HELLO, PING, READ and WRITE that the engine answers itself: set by te_engine_open from the files
+     * that implement them (ATTACH, SHARE, UNSHARE: shm.c; OPEN_SEGMENT, NOTIFY: batch.c, memory.c), before any thread
+     * runs.  NULL: the service's. */
+    te_method *methods[256];
+
+    /* Memory SHAREd by the peer behind `link`: its address here, held until source_release.  Any I/O thread.
+     * NULL functions: no shared memory in this engine. */
+    ms_status (*source_acquire)(te_engine *engine, te_link *link, uint32_t source, uint64_t offset, uint64_t length,
+                                const void **address);
+    void (*source_release)(te_engine *engine, te_link *link, uint32_t source);
+    /* The link is gone: forget what it shared.  On its I/O thread, after the last source_release. */
+    void (*link_closed)(te_engine *engine, te_link *link);
+
+    struct te_shm *shm;           /* shm.c */
+    struct te_registry *registry; /* memory.c */
+    struct te_batches *batches;   /* batch.c */
+};
+
+unsigned te_fork_generation(void);
+/* MS_FORKED in a child process, else OK: every entry point begins with it. */
+ms_status te_engine_check(const te_engine *engine);
+void te_log(te_engine *engine, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A sentence into an error buffer of TE_ERROR_BYTES (may be NULL). */
+void te_error(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* All signals blocked in the new thread, a small stack, a name of at most 15 bytes. */
+ms_status te_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *argument);
+/* A condition variable on CLOCK_MONOTONIC. */
+ms_status te_cond_init(pthread_cond_t *cond);
+/* False when the deadline has passed. */
+bool te_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline_ns);
+/* Milliseconds left, at least 0, at most UINT32_MAX; for ms_header.status of a request. */
+uint32_t te_deadline_ms(int64_t deadline_ns);
+
+/* ---- workers (workers.c): started when first needed, up to config.worker_threads ------------------------ */
+ms_status te_workers_open(te_engine *engine);
+void te_workers_close(te_engine *engine); /* runs what is queued, joins */
+
+/* ---- sockets (socket.c) --------------------------------------------------------------------------------- */
+
+typedef struct te_address {
+    struct sockaddr_storage storage;
+    socklen_t length;
+    bool is_unix;
+    char text[128]; /* "127.0.0.1:7700", "[::1]:7700", "unix:/run/..." */
+} te_address;
+
+/* "ip:port", "[ip]:port" or "unix:PATH"; numeric only. */
+ms_status te_address_parse(const char *text, size_t length, te_address *address, char *error);
+ms_status te_socket_listen(const te_address *address, int *descriptor, uint16_t *port, char *error);
+/* Connected, close-on-exec, blocking, with a receive and a send timeout of TE_TICK_MS. */
+ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *descriptor, char *error);
+/* No delay, keep-alive. */
+void te_socket_tune(int descriptor, bool is_unix);
+ms_status te_socket_set_blocking(int descriptor, bool blocking);
+/* One sendmsg / recvmsg without waiting, repeated on EINTR; returns bytes, or -1 with errno. */
+ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count, const int *descriptors,
+                       size_t descriptor_count, int flags);
+/* *passed gets a descriptor that came along (others are closed); -1 = none came. */
+ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int *passed, size_t passed_room,
+                          size_t *passed_count, int flags);
+/* Moves the start of an array of blocks by `bytes`: *parts and *count are advanced, the first one is shortened. */
+void te_iov_advance(struct iovec **parts, size_t *count, size_t bytes);
+size_t te_iov_bytes(const struct iovec *parts, size_t count);
+/* Between a flat buffer and blocks, from byte `offset` of the blocks on. */
+void te_iov_read(const struct iovec *parts, size_t count, size_t offset, void *target, size_t length);
+void te_iov_write(const struct iovec *parts, size_t count, size_t offset, const void *source, size_t length);
+
+/* ---- served connections (peer.c, server.c) --------------------------------------------------------------- */
+
+/* One frame (or the rest of it) that waits for the socket. */
+typedef struct te_out {
+    struct te_out *next;
+    te_read_job *read; /* a READ's answer that is sent from the segment; NULL: bytes */
+    size_t length, sent;
+    int descriptors[2];
+    size_t descriptor_count;
+    uint8_t bytes[];
+} te_out;
+
+typedef enum te_link_state {
+    TE_LINK_HELLO,   /* nothing but HELLO is accepted */
+    TE_LINK_OPEN,
+    TE_LINK_LINGER,  /* a last answer is on its way: what arrives is thrown away until the peer closes */
+    TE_LINK_CLOSED
+} te_link_state;
+
+typedef enum te_link_phase { TE_PHASE_HEADER, TE_PHASE_BODY, TE_PHASE_PAYLOAD } te_link_phase;
+
+enum te_post { TE_POST_ADD = 1, TE_POST_DRAIN = 2, TE_POST_CLOSE = 4 };
+
+struct te_link {
+    te_engine *engine;
+    te_io *io;
+    te_peer peer;
+    _Atomic uint32_t references;
+    int descriptor; /* closed with the last reference, so that a sender never meets a reused number */
+    bool is_unix;
+    bool is_dialled;
+    char name[128]; /* the peer's address, for the log */
+
+    /* What HELLO said (accepted links); zero for dialled ones. */
+    ms_hello hello;
+    void *peer_context;
+    bool is_known; /* on_hello said OK (or it was dialled): on_close is owed */
+
+    /* Under lock: */
+    pthread_mutex_t lock;
+    pthread_cond_t step_ended;
+    bool is_closing;   /* no further step touches memory, nothing more is sent */
+    bool is_in_step;   /* the I/O thread is writing segment memory */
+    bool is_sending;   /* somebody holds the right to send */
+    te_out *out_first, *out_last;
+    size_t out_bytes;
+    uint32_t out_count;
+    uint32_t posts;    /* te_post bits not yet handled */
+    char reason[160];  /* why it is closing */
+
+    /* The I/O thread's own: */
+    te_link_state state;
+    te_link_phase phase;
+    te_link *io_next, *io_previous; /* all links of the thread */
+    te_link *post_next;             /* under io->lock */
+    te_link *run_next;              /* more to do without an event */
+    bool is_on_run_list;
+    bool is_registered;
+    uint32_t events; /* as registered with epoll */
+    bool wants_out;
+    int64_t frame_deadline_ns; /* a frame has begun: it must have ended by then; 0 = none has */
+    int64_t out_deadline_ns;   /* queued output must move before this; 0 = nothing queued */
+
+    uint8_t *received; /* TE_RECEIVE_BYTES, 8-aligned */
+    size_t received_start, received_end;
+    ms_header header; /* of the frame being received */
+    uint8_t *body;    /* own memory for a body that does not fit into `received` */
+    size_t body_room, body_filled;
+    te_write_job *write;
+    uint64_t discard; /* payload bytes still to be thrown away */
+    int passed[4];
+    size_t passed_count;
+};
+
+void te_link_hold(te_link *link);
+void te_link_release(te_link *link);
+/* The link of that number, held; NULL when it is gone. */
+te_link *te_link_find(te_engine *engine, te_peer peer);
+/* A held link in the table of peers, on an I/O thread's mailbox; takes the descriptor (also on failure). */
+ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_dialled, const char *name,
+                       te_link **link);
+/* Asks the link's I/O thread for something; any thread. */
+void te_link_post(te_link *link, uint32_t posts);
+/* Sends now or queues; the descriptors are duplicated when queued.  Any thread. */
+ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count, const int *descriptors,
+                       size_t descriptor_count);
+/* An answer with descriptors (Unix sockets).  The caller keeps the descriptors. */
+ms_status te_link_answer(te_link *link, const ms_header *request, ms_status status, const struct iovec *body,
+                         size_t body_count, const void *payload, size_t payload_length, const int *descriptors,
+                         size_t descriptor_count);
+/* An answer other than OK whose body is a sentence. */
+ms_status te_link_refuse(te_link *link, const ms_header *request, ms_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Sends what is queued; on the I/O thread. */
+void te_link_drain(te_link *link);
+/* Queues the answer of a READ; on the I/O thread. */
+ms_status te_link_queue_read(te_link *link, te_read_job *job);
+/* Ends it at once; on the I/O thread. */
+void te_link_close(te_link *link, const char *reason);
+/* Answers with a status, then closes once that has left; on the I/O thread.  Logged. */
+void te_link_fail(te_link *link, ms_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Around every write into segment memory.  False: it is closing, touch nothing. */
+bool te_link_step_begin(te_link *link);
+void te_link_step_end(te_link *link);
+
+/* Header of an answer. */
+ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_status status, size_t body_length,
+                           uint64_t payload_length, size_t trailer_length);
+
+/* ---- I/O threads (server.c) -------------------------------------------------------------------------------- */
+ms_status te_io_open(te_engine *engine);
+void te_io_stop(te_engine *engine); /* closes every link, joins */
+bool te_io_is_current(const te_io *io);
+uint8_t *te_io_staging(te_io *io); /* TE_STAGING_BYTES + 4 KiB of the calling I/O thread */
+void te_io_sweep(te_engine *engine); /* closes links that use a removed segment */
+void te_io_wake(te_io *io);
+void te_io_post(te_io *io, te_link *link);
+void te_io_run_later(te_link *link);
+void te_io_update(te_link *link); /* what epoll should watch for */
+
+/* ---- READ and WRITE at the serving side (serve_read.c, serve_write.c); on the I/O thread ---------------------- */
+void te_serve_read(te_link *link, const te_request *request);
+/* Sends some more.  1: done, 0: the socket is full or the turn is over (*moved says how much), -1: broken. */
+int te_read_job_step(te_link *link, te_read_job *job, size_t *moved);
+void te_read_job_free(te_link *link, te_read_job *job); /* gives back what is still held */
+bool te_read_job_uses_removed(const te_read_job *job);
+
+/* Body and header have arrived.  False: the link has been failed. */
+bool te_serve_write_begin(te_link *link, const te_request *request);
+/* Receives payload or copies from SHAREd memory.  1: the frame has ended, 0: wait, -1: broken (link closed). */
+int te_serve_write_step(te_link *link, size_t *moved);
+void te_write_job_free(te_link *link, te_write_job *job);
+bool te_write_job_uses_removed(const te_write_job *job);
+
+/* ---- asking side (connection.c, channel.c) ---------------------------------------------------------------------- */
+
+struct te_connection {
+    te_channel *channel; /* NULL: of te_dial */
+    te_engine *engine;
+    struct te_connection *next; /* idle list */
+    struct te_connection *all_next, *all_previous;
+    int descriptor;
+    bool is_unix;
+    bool is_broken; /* an exchange failed half way: never used again */
+    uint32_t rail;  /* index of its address */
+    uint32_t hello_generation;
+    uint32_t epoch;
+    int64_t used_ns;
+    int32_t spin_score; /* grows while spinning succeeds */
+    uint32_t spin_skipped;
+    char error[TE_ERROR_BYTES];
+    int passed[2]; /* descriptors that came with the last answer (ATTACH); the receiver takes or closes them */
+    size_t passed_count;
+};
+
+/* Sends `hello` on a connected socket and waits for the answer, whose body goes to *answer (malloc'ed). */
+ms_status te_connection_hello(te_connection *connection, const void *hello, size_t hello_length, uint8_t **answer,
+                              size_t *answer_length, int64_t deadline_ns);
+/* te_send with a descriptor passed along (SHARE). */
+ms_status te_send_passing(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
+                          uint32_t deadline_ms, const struct iovec *body, size_t body_count, int descriptor,
+                          int64_t deadline_ns);
+/* Sends all of it.  The blocks are changed. */
+ms_status te_connection_send(te_connection *connection, struct iovec *parts, size_t count, int descriptor,
+                             int64_t deadline_ns);
+/* At least one byte (spin: the short spin first); with `all`, everything.  The blocks are changed. */
+ms_status te_connection_receive(te_connection *connection, struct iovec *parts, size_t count, bool all, bool spin,
+                                size_t *received, int64_t deadline_ns);
+/* Receives an answer's header and error sentence; see connection.c. */
+ms_status te_connection_fail(te_connection *connection, ms_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A HELLO for engines that have nothing to say: role engine, this host, empty strings. */
+#define TE_HELLO_DEFAULT_BYTES (sizeof(ms_hello) + 24)
+void te_hello_default(const te_engine *engine, uint8_t hello[TE_HELLO_DEFAULT_BYTES]);
+
+/* Without waiting for a connection of the pool (it may dial); LIMIT when all are in use. */
+ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection);
+te_engine *te_channel_engine(const te_channel *channel);
+/* Keeps the sentence of a failed exchange for te_channel_error. */
+void te_channel_set_error(te_channel *channel, const char *error);
+/* shm.c hangs its mappings and shares of that peer here; freed by te_channel_close through `free_attachments`. */
+void te_channel_set_attachments(te_channel *channel, void *attachments, void (*free_attachments)(void *attachments));
+void *te_channel_attachments(te_channel *channel);
+
+#endif
