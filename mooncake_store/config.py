@@ -128,7 +128,7 @@ def format_duration(duration_s: float) -> str:
         number = duration_s / _DURATION_UNITS[unit]
         if number >= 1 and round(number, 9) == int(round(number, 9)):
             return f"{int(round(number, 9))}{unit}"
-    return "0" if duration_s == 0 else f"{duration_s * 1e3:g}ms"
+    return "0" if duration_s == 0 else f"{duration_s * 1e3:.6f}".rstrip("0").rstrip(".") + "ms"
 
 
 # ---- the settings of a component -----------------------------------------------------------------
@@ -467,7 +467,8 @@ def _check_environment(
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    nearest = [other for other in known if other.casefold() == name.casefold()]
+    nearest = nearest or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if nearest:
         return f"unknown {what} {name!r}: did you mean {nearest[0]!r}?"
     return f"unknown {what} {name!r}: known are {', '.join(known)}"

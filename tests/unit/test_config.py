@@ -63,7 +63,7 @@ def test_a_bare_letter_is_refused_with_both_readings() -> None:
     assert "1GB (1,000,000,000 bytes)" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "GiB", "1 PiB", "1kib", "1e9", "0.3KiB"])
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "GiB", "1 PiB", "1xyz", "1e9", "0.3KiB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_size(text)
@@ -72,6 +72,8 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_a_unit_in_another_case_is_answered_with_the_right_one() -> None:
     with pytest.raises(ConfigError, match="did you mean 'KiB'"):
         parse_size("1kiB")
+    with pytest.raises(ConfigError, match="did you mean 'MiB'"):
+        parse_size("1Mib")
 
 
 @pytest.mark.parametrize(
