@@ -10,12 +10,13 @@ SETUP_INPUTS := pyproject.toml setup.py MANIFEST.in native/build_ffi.py
 C_INPUTS := $(wildcard mooncake_store/protocol/include/*.h mooncake_store/protocol/src/*.[ch] \
 	$(foreach room,transfer_engine master store client,$(room)/include/*.h $(room)/src/*.[ch]))
 NATIVE := mooncake_store/_native.abi3.so
-OUR_C = $(shell git ls-files '*.c' '*.h' ':!third_party')
+OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':!third_party')
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help tools setup native demo test check c-test py-test format bench-peer clean
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 
 help: tools
 	@echo "make demo        build everything in .venv and run the store on a real trace (< 3 minutes)"
@@ -54,8 +55,8 @@ setup: native
 $(SETUP): $(SETUP_INPUTS) | tools
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing mooncake-store and its tools in $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=23' 'setuptools>=77' 'cffi>=1.17' wheel
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --upgrade 'pip>=23' 'setuptools>=77' 'cffi>=1.17' wheel
+	@$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 native: $(SETUP) $(NATIVE)
@@ -74,7 +75,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(if $(strip $(OUR_C)),$(BIN)/clang-format --dry-run -Werror $(OUR_C))
+	$(if $(strip $(OUR_C)),$(BIN)/clang-format --dry-run -Werror -ferror-limit=1 $(OUR_C))
 
 format: setup
 	$(BIN)/ruff check --fix .

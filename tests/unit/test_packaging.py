@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mooncake_store
+
+ROOT = Path(__file__).parents[2]
+ROOMS = sorted(path.name for path in (ROOT / "mooncake_store").iterdir() if path.is_symlink())
+
+try:
+    INSTALLED_VERSION: str | None = importlib.metadata.version("mooncake-store")
+except importlib.metadata.PackageNotFoundError:
+    INSTALLED_VERSION = None
+
+needs_installation = pytest.mark.skipif(
+    INSTALLED_VERSION is None, reason="mooncake-store is not installed here: make setup"
+)
+
+
+def run_elsewhere(code: str, folder: Path) -> str:
+    """Run code in an interpreter that sees what is installed, and nothing of this checkout."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_room_is_a_folder_at_the_top_and_a_link_in_the_package() -> None:
+    assert {"cli", "client", "coordination", "master", "store", "transfer_engine"} <= set(ROOMS)
+    for room in ROOMS:
+        link = ROOT / "mooncake_store" / room
+        assert link.readlink() == Path("..", room)
+        assert (ROOT / room / "__init__.py").is_file()
+
+
+@needs_installation
+def test_generic_names_are_not_importable_at_the_top_level(tmp_path: Path) -> None:
+    names = [*ROOMS, "protocol", "native", "tests"]
+    code = f"""
+import importlib.util
+import mooncake_store
+print([name for name in {names!r} if importlib.util.find_spec(name)])
+"""
+    assert run_elsewhere(code, tmp_path) == "[]\n"
+
+
+@needs_installation
+def test_the_package_and_its_extension_load_from_anywhere(tmp_path: Path) -> None:
+    code = "from mooncake_store._native import ffi, lib; print(lib.MS_OK, lib.MS_EXISTS)"
+    assert run_elsewhere(code, tmp_path) == "0 1\n"
+
+
+def test_the_version_is_told_once_and_the_same_everywhere() -> None:
+    declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert declared is not None
+    assert mooncake_store.__version__ == declared[1]
+    if INSTALLED_VERSION is not None:
+        assert declared[1] == INSTALLED_VERSION
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (ROOT / "mooncake_store" / "py.typed").is_file()
+
+
+def test_importing_the_package_loads_no_library_that_an_engine_may_lack() -> None:
+    code = """
+import sys
+import mooncake_store
+heavy = {"grpc", "google.protobuf", "click", "rich", "starlette", "uvicorn", "torch", "numpy"}
+print(sorted(heavy & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == "[]\n", done.stderr
