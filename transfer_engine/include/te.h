@@ -146,6 +146,7 @@ typedef struct te_segment_config {
     int words_descriptor;     /* generation words, u64 a page; -1 = none */
     const char *payload_path; /* opened O_RDONLY for handing out; NULL with -1 */
     const char *words_path;
+    uint64_t payload_offset;  /* where in its file the segment begins */
     uint32_t incarnation;
     te_segment_ops ops;       /* zeroed = plain memory */
 } te_segment_config;
@@ -225,8 +226,8 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
 /* ---- shared memory ------------------------------------------------------------------------------------- */
 
 typedef struct te_mapping {
-    const uint8_t *payload; /* read-only */
-    const uint64_t *words;  /* u64 a page; load with acquire order */
+    const uint8_t *payload; /* read-only; begins with the page that holds the segment's first byte */
+    const uint64_t *words;  /* u64 a page; load with acquire order; NULL: the segment has none */
     uint64_t page_count;
     uint32_t incarnation;
 } te_mapping;

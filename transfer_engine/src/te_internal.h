@@ -106,7 +106,9 @@ struct te_engine {
     ms_status (*source_acquire)(te_engine *engine, te_link *link, uint32_t source, uint64_t offset, uint64_t length,
                                 const void **address);
     void (*source_release)(te_engine *engine, te_link *link, uint32_t source);
-    /* The link is gone: forget what it shared.  On its I/O thread, after the last source_release. */
+    /* An accepted link's HELLO was answered OK / the link is gone (after the last source_release).  On its I/O thread:
+     * what a process shared lives as long as one of its links. */
+    void (*link_opened)(te_engine *engine, te_link *link);
     void (*link_closed)(te_engine *engine, te_link *link);
 
     struct te_shm *shm;           /* shm.c */
@@ -199,6 +201,7 @@ struct te_link {
     /* What HELLO said (accepted links); zero for dialled ones. */
     ms_hello hello;
     void *peer_context;
+    struct te_lender *lender; /* loan.c: the process behind a Unix socket; set by link_opened */
     bool is_known; /* on_hello said OK (or it was dialled): on_close is owed */
 
     /* Under lock: */

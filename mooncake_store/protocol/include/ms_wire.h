@@ -570,9 +570,9 @@ _Static_assert(sizeof(ms_region) == 24, "wire");
 /* ATTACH: body = u32 segment, u32 zero.  Answer: ms_attached, with two descriptors (payload, words).
  * SHARE: body = u64 length, with one descriptor; answer: u32 id, u32 zero.  UNSHARE: u32 id, u32 zero. */
 typedef struct ms_attached {
-    uint64_t page_count;
+    uint64_t page_count; /* to be mapped */
     uint32_t incarnation;
-    uint32_t reserved;
+    uint32_t page_first; /* of the payload's file: the segment's bytes begin in that page */
 } ms_attached;
 _Static_assert(sizeof(ms_attached) == 16, "wire");
 
