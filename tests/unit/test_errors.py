@@ -101,3 +101,24 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
     }
     assert drawn == real
     assert set(real) | {"Status", "error_from_status"} == set(errors.__all__)
+
+
+def test_the_page_of_error_codes_is_complete_and_true() -> None:
+    page = (Path(__file__).parents[2] / "docs/errors.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("| MS-")
+    ]
+    every = [error_from_status(status) for status in FAILURES]
+    every.append(errors.ConfigError("a setting, a configuration file or a flag is wrong"))
+    assert rows == sorted(
+        [
+            error.code,
+            f"`{type(error).__name__}`",
+            error.message,
+            "yes" if error.retryable else "no",
+            error.hint,
+        ]
+        for error in every
+    )
