@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 import sys
@@ -13,10 +12,17 @@ import mooncake_store
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(path.name for path in (ROOT / "mooncake_store").iterdir() if path.is_symlink())
 
-try:
-    INSTALLED_VERSION: str | None = importlib.metadata.version("mooncake-store")
-except importlib.metadata.PackageNotFoundError:
-    INSTALLED_VERSION = None
+
+def installed_version() -> str | None:
+    """Return what this interpreter has installed, whatever checkout it was started in."""
+    code = "import importlib.metadata as m; print(m.version('mooncake-store'))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd="/", capture_output=True, text=True, timeout=30
+    )
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+INSTALLED_VERSION = installed_version()
 
 needs_installation = pytest.mark.skipif(
     INSTALLED_VERSION is None, reason="mooncake-store is not installed here: make setup"
