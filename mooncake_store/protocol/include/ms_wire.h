@@ -116,8 +116,7 @@ enum ms_method {
     /* client -> store server */
     MS_VIEW_OPEN = 0x50,
     MS_VIEW_CLOSE = 0x51,
-    MS_SEAL =
-        0x52, /* apart from WRITE (replicas after drain, RDMA): body as WRITE, lengths and payload 0 */
+    MS_SEAL = 0x52, /* apart from WRITE (after drain, RDMA): body as WRITE, lengths 0 */
 };
 
 enum ms_flag {
@@ -159,9 +158,8 @@ enum ms_right { MS_RIGHT_READ = 1, MS_RIGHT_WRITE = 2 };
 
 typedef struct ms_hello {
     uint8_t version_oldest, version_newest;
-    uint8_t role; /* ms_role of the caller */
-    uint8_t
-        right; /* ms_right, for ever that of this connection; to a master 0: all that the role may */
+    uint8_t role;  /* ms_role of the caller */
+    uint8_t right; /* ms_right, for ever that of this connection; to a master 0: as the role may */
     uint32_t incarnation; /* to a store server: that of the grant; 0 for reading */
     uint64_t session;     /* to a master: 0 = open one, else take it up again */
     uint32_t epoch;       /* of the session */

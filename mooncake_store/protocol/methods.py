@@ -1,0 +1,177 @@
+"""The enumerations of `ms_wire.h`, number for number (a test compares them)."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+__all__ = [
+    "AnnotateField",
+    "EventKind",
+    "FrameFlag",
+    "InventoryState",
+    "Kind",
+    "MemberState",
+    "Method",
+    "ObjectFlag",
+    "PutFlag",
+    "ReplicaState",
+    "Right",
+    "Role",
+    "Tier",
+]
+
+
+class Kind(IntEnum):
+    """What a frame is: who speaks, and whether an answer follows."""
+
+    REQUEST = 0
+    ANSWER = 1
+    ONEWAY = 2
+
+
+class Method(IntEnum):
+    """What a frame asks for; grouped by who answers."""
+
+    # every connection
+    HELLO = 0x01
+    PING = 0x02
+    # transfer engine
+    OPEN_SEGMENT = 0x10
+    READ = 0x11
+    WRITE = 0x12
+    ATTACH = 0x13
+    SHARE = 0x14
+    UNSHARE = 0x15
+    NOTIFY = 0x16
+    # client to master
+    EXISTS_KEYS = 0x20
+    LOOKUP = 0x21
+    MATCH_PREFIX = 0x22
+    PUT_START = 0x23
+    PUT_END = 0x24
+    REVOKE = 0x25
+    REMOVE = 0x26
+    TOUCH = 0x27
+    PIN = 0x28
+    UNPIN = 0x29
+    LIST = 0x2A
+    STAT = 0x2B
+    ANNOTATE = 0x2C
+    CHANGE_REPLICA = 0x2D
+    MEMBERS = 0x2E
+    STATUS = 0x2F
+    REMOVE_MATCHING = 0x30
+    EVENTS = 0x31
+    KEEPALIVE = 0x32
+    CLOSE_SESSION = 0x33
+    # master and store server
+    ADOPT = 0x40
+    INVENTORY = 0x41
+    FREE = 0x42
+    CLEARED = 0x43
+    FREED = 0x44
+    NOTE = 0x45
+    COPY = 0x46
+    RELAYED_END = 0x47
+    SERVER_STATS = 0x48
+    # client to store server
+    VIEW_OPEN = 0x50
+    VIEW_CLOSE = 0x51
+    SEAL = 0x52
+
+
+class FrameFlag(IntFlag):
+    """`ms_header.flags`, and `flags` of LIST, REMOVE_MATCHING and REMOVE's items."""
+
+    LAST = 1 << 0
+    RELAY = 1 << 1
+    FORCE = 1 << 2
+    REGEX = 1 << 3
+
+
+class Role(IntEnum):
+    """Who dials. A master that answers a HELLO says MASTER."""
+
+    MASTER = 0
+    CLIENT = 1
+    SERVER = 2
+    ENGINE = 3
+    TOOL = 4
+
+
+class Right(IntEnum):
+    """What a connection may do, for ever."""
+
+    READ = 1
+    WRITE = 2
+
+
+class MemberState(IntEnum):
+    """A store server as the master sees it."""
+
+    JOINING = 0
+    READY = 1
+    DRAINING = 2
+    GONE = 3
+
+
+class Tier(IntEnum):
+    """What a segment is made of."""
+
+    DRAM = 0
+    SSD = 1
+    VRAM = 2
+
+
+class ReplicaState(IntEnum):
+    """Where a replica is between its grant and its FREE."""
+
+    WRITING = 0
+    COMPLETE = 1
+    LEAVING = 2
+
+
+class ObjectFlag(IntFlag):
+    """What holds for an object as a whole."""
+
+    HARD_PIN = 1 << 0
+    SOFT_PIN = 1 << 1
+    HAS_CHECKSUM = 1 << 2
+
+
+class PutFlag(IntFlag):
+    """How an item of PUT_START is meant."""
+
+    UPSERT = 1 << 0
+    HARD_PIN = 1 << 1
+    SOFT_PIN = 1 << 2
+    STRICT_REPLICAS = 1 << 3
+
+
+class AnnotateField(IntFlag):
+    """Which fields of ANNOTATE count."""
+
+    HARD_PIN = 1
+    SOFT_PIN = 2
+    TTL = 4
+
+
+class EventKind(IntEnum):
+    """What happened to an object or a server."""
+
+    STORED = 1
+    REMOVED = 2
+    EVICTED = 3
+    EXPIRED = 4
+    REPLICA_ADDED = 5
+    REPLICA_LOST = 6
+    SERVER_JOINED = 7
+    SERVER_LOST = 8
+    LOST = 9
+
+
+class InventoryState(IntEnum):
+    """Why a server names an extent in its inventory."""
+
+    LIVE = 1
+    IN_USE = 2
