@@ -73,8 +73,8 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
-	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
 	$(if $(strip $(OUR_C)),$(BIN)/clang-format --dry-run -Werror -ferror-limit=1 $(OUR_C))
 
 format: setup
