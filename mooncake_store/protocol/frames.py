@@ -524,18 +524,27 @@ class Region(Record):
 
 @dataclass(frozen=True, slots=True)
 class Regions(Body):
-    """Answer to OPEN_SEGMENT; `topology` is JSON, or empty."""
+    """Answer to OPEN_SEGMENT.
+
+    `topology` is JSON, or empty; `socket_path` is that of the Unix socket, or empty.
+    """
 
     regions: tuple[Region, ...] = ()
     topology: bytes = b""
+    socket_path: bytes = b""
 
     def write(self, writer: Writer) -> None:
         writer.list_of(self.regions)
         writer.string(self.topology)
+        writer.string(self.socket_path)
 
     @classmethod
     def read(cls, reader: Reader) -> Regions:
-        return cls(Region.read_list(reader), reader.string(TOPOLOGY_BYTES_MAX))
+        return cls(
+            Region.read_list(reader),
+            reader.string(TOPOLOGY_BYTES_MAX),
+            reader.string(SOCKET_PATH_BYTES_MAX),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -722,8 +731,9 @@ class Attached(Body):
 
     page_count: int
     incarnation: int
+    page_first: int = 0
 
-    LAYOUT: ClassVar[Layout] = Layout("ms_attached", "page_count:Q incarnation:I reserved:4x")
+    LAYOUT: ClassVar[Layout] = Layout("ms_attached", "page_count:Q incarnation:I page_first:I")
 
 
 @dataclass(frozen=True, slots=True)

@@ -555,7 +555,7 @@ typedef struct ms_write_item {
 _Static_assert(sizeof(ms_write_item) == 56, "wire");
 
 /* OPEN_SEGMENT: empty body.  Answer: list of ms_region, each with a string after it (where it is: "cpu:0"), then
- * a string: the engine's topology as JSON, or empty.
+ * strings: the engine's topology as JSON, or empty; the path of its Unix socket, or empty.
  * NOTIFY: one-way or request; body = strings name, message; answer empty. */
 typedef struct ms_region {
     uint64_t address; /* at that engine: what te_transfer_request.remote_offset counts in */

@@ -78,11 +78,12 @@ static bool valid_write(const void *body, size_t length) {
 static bool valid_regions(const void *body, size_t length) {
     ms_reader reader = ms_reader_of(body, length);
     ms_region_view region;
-    ms_text topology;
+    ms_text topology, socket_path;
     for (uint32_t left = ms_reader_list(&reader, sizeof(ms_region)); left != 0; left--)
         if (!ms_reader_region(&reader, &region))
             return false;
     return ms_reader_string(&reader, MS_TOPOLOGY_BYTES_MAX, &topology) &&
+           ms_reader_string(&reader, MS_SOCKET_PATH_BYTES_MAX, &socket_path) &&
            ms_reader_is_done(&reader);
 }
 
