@@ -32,7 +32,7 @@ help: tools
 # Says what is missing before anything fails half-way with a stranger's message.
 tools:
 	@missing=""; \
-	for tool in git:git gcc:gcc $(PYTHON):python3; do \
+	for tool in git:git gcc:gcc '$(PYTHON):python3 python3-dev python3-venv'; do \
 	    command -v "$${tool%%:*}" >/dev/null 2>&1 || missing="$$missing $${tool##*:}"; \
 	done; \
 	if command -v $(PYTHON) >/dev/null 2>&1; then \
