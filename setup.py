@@ -50,7 +50,7 @@ class BuildNative(build_ext):
         os.makedirs(object_dir, exist_ok=True)
         with ThreadPoolExecutor(self.parallel or os.cpu_count() or 1) as pool:
             objects = list(pool.map(compile_one, jobs))
-        # Which objects that extension was linked from last: in place and in a wheel they may differ.
+        # What that very extension was linked from last: in place and in a wheel it may differ.
         target_name = hashlib.sha256(self.get_ext_fullpath(ext.name).encode()).hexdigest()[:12]
         stamp = Path(self.build_temp, f"linked-{target_name}")
         linked = stamp.read_text() if stamp.exists() else ""

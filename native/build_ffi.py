@@ -30,7 +30,7 @@ WARNING_FLAGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
 SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
-    # It does not follow fences on their own, and gcc warns of each: they stay where they are needed.
+    # It does not follow fences on their own, and gcc warns of each; they are needed all the same.
     "thread": ["-fsanitize=thread", "-Wno-tsan"],
 }
 
