@@ -14,7 +14,7 @@ OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help tools setup native demo test check c-test py-test format bench-peer clean
+.PHONY: help tools setup native demo test check c-test py-test format protos bench-peer clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -26,6 +26,7 @@ help: tools
 	@echo "make c-test      the C tests: plain, under ASan+UBSan, under TSan"
 	@echo "make py-test     the Python tests"
 	@echo "make format      lay out Python and C"
+	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
 	@echo "make bench-peer  measure against the peer, installed in an environment of its own"
 	@echo "make clean       remove what was built, .venv too"
 
@@ -81,6 +82,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(if $(strip $(OUR_C)),$(BIN)/clang-format -i $(OUR_C))
+
+protos: setup
+	$(BIN)/python native/generate_protos.py
 
 c-test: setup
 	$(BIN)/python tests/c/run.py
