@@ -95,8 +95,10 @@ py-test: setup
 
 test: check c-test py-test
 
+# FLAGS="--quick" tries it, FLAGS="--json results/peer.json" keeps the figures.
 bench-peer: setup
-	$(BIN)/python benchmarks/peer.py
+	@PYTHON=$(PYTHON) benchmarks/install-peer
+	$(BIN)/python benchmarks/compare.py $(FLAGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache \

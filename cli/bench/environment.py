@@ -58,20 +58,30 @@ def _move(pid: int, cores: set[int]) -> None:
 
 @contextmanager
 def placed(placement: Placement, server_pids: Iterable[int]) -> Iterator[None]:
-    """Hold this process and the servers on their cores until the block ends.
+    """Hold this process and the servers on their cores until the block ends."""
+    with placed_processes(placement, [], server_pids):
+        yield
+
+
+@contextmanager
+def placed_processes(
+    placement: Placement, client_pids: Iterable[int], server_pids: Iterable[int]
+) -> Iterator[None]:
+    """Hold this process, further clients and the servers on their cores until the block ends.
 
     All threads that exist are moved; threads made inside the block inherit their maker's core.
     """
     every_core = os.sched_getaffinity(0)
-    pids = list(server_pids)
+    clients, servers = [os.getpid(), *client_pids], list(server_pids)
     if placement.client_core is not None and placement.server_core is not None:
-        _move(os.getpid(), {placement.client_core})
-        for pid in pids:
+        for pid in clients:
+            _move(pid, {placement.client_core})
+        for pid in servers:
             _move(pid, {placement.server_core})
     try:
         yield
     finally:
-        for pid in [os.getpid(), *pids]:
+        for pid in [*clients, *servers]:
             _move(pid, every_core)
 
 
