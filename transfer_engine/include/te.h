@@ -275,9 +275,20 @@ typedef enum {
     TE_CANCELLED = 5
 } te_transfer_state;
 
-/* location: "cpu:0", "cuda:1", "*". */
+/* location: "cpu:0", "cuda:1", "*".  The range must be mapped (OUT_OF_RANGE) and overlap no other (BAD_REQUEST);
+ * read-only memory may only be read from.  A region inside te_shared_alloc memory is mapped by peers on this host. */
 ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length, const char *location);
+/* BUSY while transfers of this engine use it; those of peers are broken off.  Not from an I/O thread. */
 ms_status te_unregister_local_memory(te_engine *engine, uint64_t address);
+/* Serve the registered memory, notifications and nothing else: instead of te_serve, before listening. */
+ms_status te_serve_memory(te_engine *engine);
+/* What peers learn about this engine's NICs (JSON, see docs/transfer-engine.md) and what ranks its own. */
+ms_status te_set_topology(te_engine *engine, const char *json, size_t length, char *error);
+/* Peers on this host find the Unix socket by this path; te_listen_unix by itself tells nobody. */
+ms_status te_publish_unix(te_engine *engine, const char *path);
+/* peer_address: "ip:port" or "[ip]:port", several with commas (its rails), or "unix:PATH".  Opening an address
+ * again gives the same handle; as many te_close_segment end it.  A peer on this host is reached over its published
+ * Unix socket.  A peer that restarts is found again. */
 ms_status te_open_segment(te_engine *engine, const char *peer_address, uint32_t *segment, int64_t deadline_ns,
                           char *error);
 ms_status te_close_segment(te_engine *engine, uint32_t segment);
@@ -288,8 +299,10 @@ ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *batch);
 ms_status te_submit_transfer(te_engine *engine, uint64_t batch, const te_transfer_request *requests, size_t count,
                              int64_t deadline_ns);
 ms_status te_get_transfer_status(te_engine *engine, uint64_t batch, size_t index, te_transfer_status *status);
-/* OK when all have ended (however), TIMEOUT else. */
+/* OK when all have ended (however), TIMEOUT else.  The caller carries requests that no worker has begun. */
 ms_status te_wait_batch(te_engine *engine, uint64_t batch, int64_t deadline_ns);
+/* Requests not begun end now; running ones end (te_wait_batch) when no attempt can touch their memory any more.
+ * The batch takes no further requests. */
 ms_status te_cancel_batch(te_engine *engine, uint64_t batch);
 /* BUSY while requests run. */
 ms_status te_free_batch_id(te_engine *engine, uint64_t batch);
@@ -299,7 +312,10 @@ int te_batch_eventfd(te_engine *engine, uint64_t batch);
 /* Message channel for applications: NOTIFY frames.  Received ones wait in a bounded queue. */
 ms_status te_send_notify(te_engine *engine, uint32_t segment, const char *name, const char *message,
                          int64_t deadline_ns);
+/* NOT_FOUND: none waits.  BUFFER_TOO_SMALL: *length is what the oldest needs; it stays. */
 ms_status te_next_notify(te_engine *engine, char name[256], char *message, size_t size, size_t *length);
+/* Readable while notifications wait; owned by the engine. */
+int te_notify_eventfd(te_engine *engine);
 
 /* A blocking call of any method, for Python tools and services: a channel of its own, errors as a sentence. */
 ms_status te_channel_open_simple(te_engine *engine, const char *address, const uint8_t *hello, size_t hello_length,

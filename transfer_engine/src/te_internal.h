@@ -113,6 +113,8 @@ struct te_engine {
 
     struct te_shm *shm;           /* shm.c */
     struct te_registry *registry; /* memory.c */
+    struct te_notes *notes;       /* notify.c */
+    struct te_remotes *remotes;   /* remote.c */
     struct te_batches *batches;   /* batch.c */
 };
 
@@ -317,6 +319,8 @@ struct te_connection {
     int32_t spin_score; /* grows while spinning succeeds */
     uint32_t spin_skipped;
     char error[TE_ERROR_BYTES];
+    struct te_scope *scope; /* scope.c */
+    struct te_connection *scope_next;
     int passed[2]; /* descriptors that came with the last answer (ATTACH); the receiver takes or closes them */
     size_t passed_count;
 };

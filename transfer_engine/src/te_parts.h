@@ -12,6 +12,7 @@
 #define TE_PARTS_H
 
 #include "te_internal.h"
+#include "te_rails.h"
 
 /* Segment numbers with this bit are registered regions (memory.c); those without are the service's. */
 #define TE_REGION_BIT 0x80000000u
@@ -81,6 +82,54 @@ ms_status te_map_read_only(int descriptor, uint64_t offset, uint64_t length, voi
  * 8 MiB from *offset on, which it moves; false when that was the last.  The file's byte `start` is at `address`. */
 bool te_populate_step(const void *address, int descriptor, uint64_t start, uint64_t length,
                       uint64_t *offset);
+
+/* ---- memory.c ------------------------------------------------------------------------------------------ */
+typedef struct te_registry te_registry;
+typedef struct te_region te_region;
+ms_status te_registry_open(te_registry **registry);
+void te_registry_close(te_registry *registry);
+void te_registry_install(te_engine *engine); /* OPEN_SEGMENT */
+/* Random, not 0: tells this engine from the one that had its address before. */
+uint32_t te_registry_incarnation(const te_registry *registry);
+void te_registry_topology(te_registry *registry, te_topology *topology);
+/* What OPEN_SEGMENT tells peers of this host. */
+void te_registry_set_unix_path(te_registry *registry, const char *path);
+/* The region around a range, which cannot be unregistered until te_region_release.  NOT_REGISTERED: no region has
+ * the first byte; OUT_OF_RANGE: it ends before the last; REFUSED: read-only memory as target. */
+ms_status te_region_hold(te_registry *registry, uint64_t address, uint64_t length, bool is_target,
+                         te_region **region);
+void te_region_release(te_region *region);
+const char *te_region_location(const te_region *region);
+
+/* ---- notify.c -------------------------------------------------------------------------------------------- */
+typedef struct te_notes te_notes;
+ms_status te_notes_open(te_notes **notes);
+void te_notes_close(te_notes *notes);
+void te_notes_install(te_engine *engine); /* NOTIFY */
+
+/* ---- scope.c --------------------------------------------------------------------------------------------- */
+typedef struct te_scope {
+    pthread_mutex_t lock;
+    bool is_cancelled;
+    te_connection *connections; /* checked out by threads in it */
+} te_scope;
+void te_scope_open(te_scope *scope);
+void te_scope_close(te_scope *scope);
+/* The calling thread is in `scope` (NULL: in none) until it enters the one returned. */
+te_scope *te_scope_enter(te_scope *scope);
+te_scope *te_scope_current(void);
+void te_scope_cancel(te_scope *scope);
+bool te_scope_is_cancelled(te_scope *scope);
+/* te_checkout and te_checkin call these; CANCELLED: give the connection back and return that. */
+ms_status te_scope_add(te_connection *connection);
+void te_scope_remove(te_connection *connection);
+
+/* ---- batch.c --------------------------------------------------------------------------------------------- */
+typedef struct te_batches te_batches;
+ms_status te_batches_open(te_engine *engine, te_batches **batches);
+/* Cancels all and returns when none runs. */
+void te_batches_stop(te_batches *batches);
+void te_batches_close(te_batches *batches);
 
 typedef struct te_shm {
     te_copier *copier;
