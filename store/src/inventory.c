@@ -1,0 +1,547 @@
+#include "st_inventory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ms_crc32c.h"
+#include "st_file.h"
+#include "st_step.h"
+
+#define LOG_MAGIC 0x314c5453u /* "STL1" */
+#define LOG_HEAD_BYTES 16u
+#define LOG_BYTES_MIN (64u << 10)
+#define LOG_STEP_BYTES_MAX (1u << 20)
+#define UNIT 8u /* records begin at multiples of this; the index counts in it */
+
+enum record_kind { RECORD_COMMIT = 1, RECORD_NOTE = 2, RECORD_FREE = 3 };
+
+typedef struct record_head {
+    uint32_t length;   /* of the whole record, a multiple of UNIT; 0 = the end */
+    uint32_t checksum; /* CRC32C of the record with this field 0 */
+    uint8_t kind, flags, tenant_length, zero;
+    uint16_t key_length, zero2;
+    uint32_t page, page_count;
+    uint64_t version;
+} record_head;
+_Static_assert(sizeof(record_head) == 32, "on disk");
+
+typedef struct record_commit {
+    record_head head;
+    uint64_t size, expiry_ms, note, group;
+    ms_hash hash, parent;
+    uint32_t checksum;
+    uint16_t part, part_count;
+} record_commit;
+_Static_assert(sizeof(record_commit) == 104, "on disk");
+
+typedef struct record_note {
+    record_head head;
+    uint64_t note, expiry_ms;
+    uint32_t commit; /* where the extent's commit is, in units */
+    uint32_t zero;
+} record_note;
+_Static_assert(sizeof(record_note) == 56, "on disk");
+
+typedef struct st_log {
+    uint8_t *data; /* NULL = no file yet */
+    size_t size, tail;
+    size_t live_bytes; /* what compaction would keep */
+    int descriptor;
+} st_log;
+
+struct st_inventory {
+    char folder[ST_PATH_BYTES];
+    uint32_t segment;
+    uint64_t page_count;
+    st_log *logs;
+    size_t log_count;
+    /* Newest record (commit or note) of the live extent that begins at a page, in units; 0 = none.
+     * Untouched parts of it take no memory. */
+    uint32_t *index;
+    uint64_t count, live_pages, compactions;
+};
+
+static const record_head *head_at(const st_log *log, uint32_t units) {
+    return (const record_head *)(const void *)(log->data + (size_t)units * UNIT);
+}
+
+static st_log *log_of(const st_inventory *inventory, uint32_t page) {
+    return &inventory->logs[page / ST_LOG_PAGES];
+}
+
+static size_t commit_bytes(size_t tenant_length, size_t key_length) {
+    return (sizeof(record_commit) + tenant_length + key_length + UNIT - 1) / UNIT * UNIT;
+}
+
+static uint32_t checksum_of(const record_head *head) {
+    record_head start = *head;
+    start.checksum = 0;
+    return ms_crc32c(ms_crc32c(0, &start, sizeof start), head + 1, head->length - sizeof *head);
+}
+
+/* Whether a whole record of this log lies at `tail`. */
+static bool record_is_good(const st_log *log, size_t log_index, size_t tail) {
+    if (log->size - tail < sizeof(record_head))
+        return false;
+    const record_head *head = head_at(log, (uint32_t)(tail / UNIT));
+    if (head->length < sizeof *head || head->length % UNIT != 0 || head->length > log->size - tail)
+        return false;
+    size_t least;
+    switch (head->kind) {
+    case RECORD_COMMIT:
+        least = commit_bytes(head->tenant_length, head->key_length);
+        break;
+    case RECORD_NOTE:
+        least = sizeof(record_note);
+        break;
+    case RECORD_FREE:
+        least = sizeof(record_head);
+        break;
+    default:
+        return false;
+    }
+    return head->length == least && head->page / ST_LOG_PAGES == log_index &&
+           head->checksum == checksum_of(head);
+}
+
+static bool log_path(const st_inventory *inventory, size_t log_index, const char *suffix,
+                     char path[ST_PATH_BYTES]) {
+    int length = snprintf(path, ST_PATH_BYTES, "%s/inventory-%u-%06zu%s", inventory->folder,
+                          inventory->segment, log_index, suffix);
+    return length > 0 && length < ST_PATH_BYTES;
+}
+
+/* ---- the records of one log ------------------------------------------------------------------------- */
+
+/* The commit behind an index entry, which may be that of a note. */
+static const record_commit *commit_behind(const st_log *log, uint32_t units) {
+    const record_head *head = head_at(log, units);
+    if (head->kind == RECORD_NOTE)
+        head = head_at(log, ((const record_note *)(const void *)head)->commit);
+    return (const record_commit *)(const void *)head;
+}
+
+static void extent_from(const st_log *log, uint32_t units, st_extent *out) {
+    const record_head *newest = head_at(log, units);
+    const record_commit *commit = commit_behind(log, units);
+    *out = (st_extent){.version = commit->head.version,
+                       .note = commit->note,
+                       .size = commit->size,
+                       .expiry_ms = commit->expiry_ms,
+                       .group = commit->group,
+                       .hash = commit->hash,
+                       .parent = commit->parent,
+                       .page = commit->head.page,
+                       .page_count = commit->head.page_count,
+                       .checksum = commit->checksum,
+                       .part = commit->part,
+                       .part_count = commit->part_count,
+                       .key_length = commit->head.key_length,
+                       .tenant_length = commit->head.tenant_length,
+                       .flags = commit->head.flags,
+                       .tenant = (const uint8_t *)(commit + 1),
+                       .key = (const uint8_t *)(commit + 1) + commit->head.tenant_length};
+    if (newest->kind == RECORD_NOTE) {
+        const record_note *note = (const record_note *)(const void *)newest;
+        out->note = note->note;
+        out->expiry_ms = note->expiry_ms;
+        out->flags = note->head.flags;
+    }
+}
+
+/* The body first, the head with the checksum last: a record is there or it is not. */
+static void record_finish(record_head *target, record_head head) {
+    ST_STEP("record: body");
+    target->length = head.length;
+    target->kind = head.kind;
+    target->flags = head.flags;
+    target->tenant_length = head.tenant_length;
+    target->zero = 0;
+    target->key_length = head.key_length;
+    target->zero2 = 0;
+    target->page = head.page;
+    target->page_count = head.page_count;
+    target->version = head.version;
+    ST_STEP("record: head");
+    target->checksum = checksum_of(target);
+    ST_STEP("record: checksum");
+}
+
+static void write_commit(uint8_t *at, const st_extent *extent) {
+    record_commit *target = (record_commit *)(void *)at;
+    size_t length = commit_bytes(extent->tenant_length, extent->key_length);
+    uint8_t *tail = (uint8_t *)(target + 1);
+    memset(at + length - UNIT, 0, UNIT); /* the padding */
+    target->size = extent->size;
+    target->expiry_ms = extent->expiry_ms;
+    target->note = extent->note;
+    target->group = extent->group;
+    target->hash = extent->hash;
+    target->parent = extent->parent;
+    target->checksum = extent->checksum;
+    target->part = extent->part;
+    target->part_count = extent->part_count;
+    memcpy(tail, extent->tenant, extent->tenant_length);
+    memcpy(tail + extent->tenant_length, extent->key, extent->key_length);
+    record_finish(&target->head, (record_head){.length = (uint32_t)length,
+                                               .kind = RECORD_COMMIT,
+                                               .flags = extent->flags,
+                                               .tenant_length = extent->tenant_length,
+                                               .key_length = extent->key_length,
+                                               .page = extent->page,
+                                               .page_count = extent->page_count,
+                                               .version = extent->version});
+}
+
+/* ---- files ------------------------------------------------------------------------------------------- */
+
+static ms_status log_map(st_log *log, int descriptor, size_t size) {
+    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (data == MAP_FAILED)
+        return MS_NO_MEMORY;
+    log->data = data;
+    log->size = size;
+    log->descriptor = descriptor;
+    return MS_OK;
+}
+
+static void log_unmap(st_log *log) {
+    if (log->data == NULL)
+        return;
+    munmap(log->data, log->size);
+    close(log->descriptor);
+    *log = (st_log){0};
+}
+
+/* A new file with room for `size` bytes and no record. */
+static ms_status log_create(const char *path, size_t size, st_log *log) {
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return MS_IO_ERROR;
+    ms_status status = st_file_allocate(fd, 0, size);
+    if (status == MS_OK)
+        status = log_map(log, fd, size);
+    if (status != MS_OK) {
+        close(fd);
+        unlink(path);
+        return status;
+    }
+    uint32_t magic = LOG_MAGIC;
+    memcpy(log->data, &magic, sizeof magic);
+    log->tail = LOG_HEAD_BYTES;
+    return MS_OK;
+}
+
+static ms_status log_grow(st_log *log, size_t needed) {
+    size_t size = log->size;
+    while (size - log->tail < needed)
+        size += size < LOG_STEP_BYTES_MAX ? size : LOG_STEP_BYTES_MAX;
+    if (size / UNIT > UINT32_MAX)
+        return MS_NO_SPACE;
+    ms_status status = st_file_allocate(log->descriptor, log->size, size - log->size);
+    if (status != MS_OK)
+        return status;
+    void *data = mremap(log->data, log->size, size, MREMAP_MAYMOVE);
+    if (data == MAP_FAILED)
+        return MS_NO_MEMORY;
+    log->data = data;
+    log->size = size;
+    return MS_OK;
+}
+
+/* Live records into a second file, each with its newest note *(note_compact)*, then rename. */
+static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t needed) {
+    st_log *log = &inventory->logs[log_index];
+    char path[ST_PATH_BYTES], fresh_path[ST_PATH_BYTES];
+    if (!log_path(inventory, log_index, "", path) ||
+        !log_path(inventory, log_index, ".new", fresh_path))
+        return MS_BAD_REQUEST;
+    /* Half as much again, so that the next compaction is as far away as this one was dear. */
+    size_t size = LOG_HEAD_BYTES + log->live_bytes + log->live_bytes / 2 + needed;
+    size = (size + LOG_BYTES_MIN - 1) / LOG_BYTES_MIN * LOG_BYTES_MIN;
+    st_log fresh = {0};
+    ms_status status = log_create(fresh_path, size, &fresh);
+    if (status != MS_OK)
+        return status;
+    uint64_t first = (uint64_t)log_index * ST_LOG_PAGES;
+    uint64_t end = first + ST_LOG_PAGES;
+    if (end > inventory->page_count)
+        end = inventory->page_count;
+    st_extent extent;
+    for (uint64_t page = first; page < end; page++) {
+        if (inventory->index[page] == 0)
+            continue;
+        extent_from(log, inventory->index[page], &extent);
+        write_commit(fresh.data + fresh.tail, &extent);
+        fresh.tail += commit_bytes(extent.tenant_length, extent.key_length);
+    }
+    ST_STEP("compact: written");
+    if (rename(fresh_path, path) != 0) {
+        log_unmap(&fresh);
+        unlink(fresh_path);
+        return MS_IO_ERROR;
+    }
+    ST_STEP("compact: renamed");
+    /* The same walk again, now that the new file counts: where each record went. */
+    size_t at = LOG_HEAD_BYTES;
+    for (uint64_t page = first; page < end; page++) {
+        if (inventory->index[page] == 0)
+            continue;
+        inventory->index[page] = (uint32_t)(at / UNIT);
+        at += head_at(&fresh, (uint32_t)(at / UNIT))->length;
+    }
+    fresh.live_bytes = log->live_bytes;
+    log_unmap(log);
+    *log = fresh;
+    inventory->compactions++;
+    return MS_OK;
+}
+
+static ms_status log_room(st_inventory *inventory, uint32_t page, size_t needed) {
+    size_t log_index = page / ST_LOG_PAGES;
+    st_log *log = &inventory->logs[log_index];
+    if (log->data == NULL) {
+        char path[ST_PATH_BYTES];
+        if (!log_path(inventory, log_index, "", path))
+            return MS_BAD_REQUEST;
+        return log_create(path, LOG_BYTES_MIN, log);
+    }
+    if (log->size - log->tail >= needed)
+        return MS_OK;
+    if (log->live_bytes < (log->tail - LOG_HEAD_BYTES) / 2)
+        return log_compact(inventory, log_index, needed);
+    ms_status status = log_grow(log, needed);
+    if (status == MS_NO_SPACE && log->live_bytes < log->tail - LOG_HEAD_BYTES - needed)
+        status = log_compact(inventory, log_index, needed);
+    return status;
+}
+
+/* ---- what the server calls ------------------------------------------------------------------------------ */
+
+ms_status st_inventory_reserve(st_inventory *inventory, const st_extent *extent) {
+    return log_room(inventory, extent->page,
+                    commit_bytes(extent->tenant_length, extent->key_length));
+}
+
+/* The extent at `page` leaves the live set. */
+static void forget(st_inventory *inventory, uint32_t page) {
+    st_log *log = log_of(inventory, page);
+    const record_commit *commit = commit_behind(log, inventory->index[page]);
+    log->live_bytes -= commit_bytes(commit->head.tenant_length, commit->head.key_length);
+    inventory->live_pages -= commit->head.page_count;
+    inventory->index[page] = 0;
+    inventory->count--;
+}
+
+void st_inventory_commit(st_inventory *inventory, const st_extent *extent) {
+    st_log *log = log_of(inventory, extent->page);
+    size_t length = commit_bytes(extent->tenant_length, extent->key_length);
+    write_commit(log->data + log->tail, extent);
+    if (inventory->index[extent->page] != 0)
+        forget(inventory, extent->page); /* its free record did not fit */
+    inventory->index[extent->page] = (uint32_t)(log->tail / UNIT);
+    inventory->count++;
+    inventory->live_pages += extent->page_count;
+    log->tail += length;
+    log->live_bytes += length;
+}
+
+ms_status st_inventory_note(st_inventory *inventory, uint32_t page, uint64_t note,
+                            uint64_t expiry_ms, uint8_t flags) {
+    ms_status status = log_room(inventory, page, sizeof(record_note));
+    if (status != MS_OK)
+        return status;
+    st_log *log = log_of(inventory, page);
+    const record_commit *commit = commit_behind(log, inventory->index[page]);
+    record_note *target = (record_note *)(void *)(log->data + log->tail);
+    target->note = note;
+    target->expiry_ms = expiry_ms;
+    target->commit = (uint32_t)((size_t)((const uint8_t *)commit - log->data) / UNIT);
+    target->zero = 0;
+    record_finish(&target->head, (record_head){.length = sizeof *target,
+                                               .kind = RECORD_NOTE,
+                                               .flags = flags,
+                                               .page = page,
+                                               .page_count = commit->head.page_count,
+                                               .version = commit->head.version});
+    inventory->index[page] = (uint32_t)(log->tail / UNIT);
+    log->tail += sizeof *target;
+    return MS_OK;
+}
+
+void st_inventory_free(st_inventory *inventory, uint32_t page, uint64_t version) {
+    if (inventory->index[page] == 0)
+        return;
+    uint32_t page_count =
+        commit_behind(log_of(inventory, page), inventory->index[page])->head.page_count;
+    forget(inventory, page);
+    /* The word says the same, so the record may be missing when there is no room for it. */
+    if (log_room(inventory, page, sizeof(record_head)) != MS_OK)
+        return;
+    st_log *log = log_of(inventory, page);
+    record_finish((record_head *)(void *)(log->data + log->tail),
+                  (record_head){.length = sizeof(record_head),
+                                .kind = RECORD_FREE,
+                                .page = page,
+                                .page_count = page_count,
+                                .version = version});
+    log->tail += sizeof(record_head);
+}
+
+bool st_inventory_find(const st_inventory *inventory, uint32_t page, st_extent *extent) {
+    if (page >= inventory->page_count || inventory->index[page] == 0)
+        return false;
+    extent_from(log_of(inventory, page), inventory->index[page], extent);
+    return true;
+}
+
+bool st_inventory_next(const st_inventory *inventory, uint64_t *page, st_extent *extent) {
+    for (uint64_t at = *page; at < inventory->page_count; at++) {
+        if (at % ST_LOG_PAGES == 0 && inventory->logs[at / ST_LOG_PAGES].data == NULL) {
+            at += ST_LOG_PAGES - 1; /* no log, no extents */
+            continue;
+        }
+        if (inventory->index[at] == 0)
+            continue;
+        extent_from(log_of(inventory, (uint32_t)at), inventory->index[at], extent);
+        *page = at + 1;
+        return true;
+    }
+    *page = inventory->page_count;
+    return false;
+}
+
+uint64_t st_inventory_count(const st_inventory *inventory) { return inventory->count; }
+
+uint64_t st_inventory_live_pages(const st_inventory *inventory) { return inventory->live_pages; }
+
+uint64_t st_inventory_bytes(const st_inventory *inventory) {
+    uint64_t bytes = 0;
+    for (size_t at = 0; at < inventory->log_count; at++)
+        bytes += inventory->logs[at].size;
+    return bytes;
+}
+
+uint64_t st_inventory_compactions(const st_inventory *inventory) { return inventory->compactions; }
+
+/* ---- start ---------------------------------------------------------------------------------------------- */
+
+/* One record that was found in a log. */
+static void replay(st_inventory *inventory, st_log *log, const _Atomic uint64_t *words) {
+    uint32_t units = (uint32_t)(log->tail / UNIT);
+    const record_head *head = head_at(log, units);
+    if (head->page >= inventory->page_count)
+        return;
+    uint32_t newest = inventory->index[head->page];
+    uint64_t word = atomic_load(&words[head->page]);
+    if (head->kind == RECORD_COMMIT) {
+        if (newest != 0)
+            forget(inventory, head->page);
+        if (word != ms_word(head->version, 1))
+            return;
+        inventory->index[head->page] = units;
+        inventory->count++;
+        inventory->live_pages += head->page_count;
+        log->live_bytes += head->length;
+    } else if (head->kind == RECORD_NOTE && newest != 0) {
+        st_extent extent;
+        extent_from(log, newest, &extent);
+        const record_note *note = (const record_note *)(const void *)head;
+        /* The highest number counts *(note_order)*; it must belong to the commit that counts. */
+        const record_commit *commit = commit_behind(log, newest);
+        if (extent.version == head->version && note->note > extent.note &&
+            (size_t)note->commit * UNIT == (size_t)((const uint8_t *)commit - log->data))
+            inventory->index[head->page] = units;
+    }
+    /* A free record needs nothing: the word was cleared before it was written. */
+}
+
+static ms_status log_load(st_inventory *inventory, size_t log_index,
+                          const _Atomic uint64_t *words) {
+    char path[ST_PATH_BYTES], fresh[ST_PATH_BYTES];
+    if (!log_path(inventory, log_index, "", path) || !log_path(inventory, log_index, ".new", fresh))
+        return MS_BAD_REQUEST;
+    unlink(fresh); /* of a compaction that did not end */
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return MS_OK;
+    st_log *log = &inventory->logs[log_index];
+    struct stat state;
+    uint32_t magic = 0;
+    if (fstat(fd, &state) != 0 || state.st_size < LOG_HEAD_BYTES ||
+        pread(fd, &magic, sizeof magic, 0) != sizeof magic || magic != LOG_MAGIC) {
+        close(fd); /* killed before its first record */
+        unlink(path);
+        return MS_OK;
+    }
+    size_t size = (size_t)state.st_size / UNIT * UNIT;
+    ms_status status = log_map(log, fd, size);
+    if (status != MS_OK) {
+        close(fd);
+        return status;
+    }
+    log->tail = LOG_HEAD_BYTES;
+    while (record_is_good(log, log_index, log->tail)) {
+        replay(inventory, log, words);
+        log->tail += head_at(log, (uint32_t)(log->tail / UNIT))->length;
+    }
+    /* Nothing of a torn record may look like one later. */
+    memset(log->data + log->tail, 0, log->size - log->tail);
+    return MS_OK;
+}
+
+ms_status st_inventory_open(const char *folder, uint32_t segment, uint64_t page_count,
+                            const _Atomic uint64_t *words, st_inventory **out) {
+    st_inventory *inventory = calloc(1, sizeof *inventory);
+    if (inventory == NULL)
+        return MS_NO_MEMORY;
+    inventory->segment = segment;
+    inventory->page_count = page_count;
+    inventory->log_count = (size_t)((page_count + ST_LOG_PAGES - 1) / ST_LOG_PAGES);
+    inventory->logs = calloc(inventory->log_count, sizeof *inventory->logs);
+    void *index = mmap(NULL, page_count * sizeof(uint32_t), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    inventory->index = index != MAP_FAILED ? index : NULL;
+    ms_status status = MS_NO_MEMORY;
+    if (inventory->logs != NULL && inventory->index != NULL)
+        status = strlen(folder) < sizeof inventory->folder ? MS_OK : MS_BAD_REQUEST;
+    if (status == MS_OK)
+        strcpy(inventory->folder, folder);
+    for (size_t at = 0; status == MS_OK && at < inventory->log_count; at++)
+        status = log_load(inventory, at, words);
+    if (status != MS_OK) {
+        st_inventory_close(inventory);
+        return status;
+    }
+    *out = inventory;
+    return MS_OK;
+}
+
+void st_inventory_close(st_inventory *inventory) {
+    if (inventory == NULL)
+        return;
+    for (size_t at = 0; inventory->logs != NULL && at < inventory->log_count; at++)
+        log_unmap(&inventory->logs[at]);
+    if (inventory->index != NULL)
+        munmap(inventory->index, inventory->page_count * sizeof(uint32_t));
+    free(inventory->logs);
+    free(inventory);
+}
+
+void st_inventory_erase(const char *folder) {
+    DIR *entries = opendir(folder);
+    if (entries == NULL)
+        return;
+    const struct dirent *entry;
+    while ((entry = readdir(entries)) != NULL) {
+        if (strncmp(entry->d_name, "inventory-", strlen("inventory-")) == 0)
+            unlinkat(dirfd(entries), entry->d_name, 0);
+    }
+    closedir(entries);
+}

@@ -1,0 +1,363 @@
+/* Views: processes on this host that read an object in place, for as long as they like.
+ *
+ * Opening one compares the word, enters the view in a table and takes the use count, in one step *(view_atomic)*.
+ * It ends by a message or with its process, never by a deadline.  The table is a file, so that use counts can
+ * outlive this process *(views_persist)*.  Freed pages under a view are lost to the pool, hence the quota.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "st_internal.h"
+
+#define NO_SLOT UINT32_MAX
+#define VIEWS_MAGIC 0x31565453u /* "STV1" */
+
+/* As persisted; pid 0 = free. */
+typedef struct view_slot {
+    uint64_t version;
+    uint64_t
+        start_time; /* of the process, clock ticks since boot: tells it from a later one of that pid */
+    uint32_t pid;
+    uint32_t segment, page;
+    uint32_t page_count;
+} view_slot;
+_Static_assert(sizeof(view_slot) == 32, "on disk");
+
+typedef struct view_links {
+    uint32_t next_same;                /* of the same process and page; or the next free slot */
+    uint32_t next_mine, previous_mine; /* of the same process */
+} view_links;
+
+typedef struct view_process {
+    uint32_t pid;
+    int pidfd;
+    uint64_t start_time;
+    uint32_t first;
+} view_process;
+
+/* Under the server's lock. */
+struct st_views {
+    int descriptor;
+    size_t file_bytes;
+    uint8_t *file; /* 32 bytes of head, then the slots */
+    view_slot *slots;
+    view_links *links;
+    uint32_t slot_count, free_first;
+    uint32_t open_count;
+    uint64_t open_pages;
+    st_table by_page;   /* process and page -> first slot */
+    st_table processes; /* pid -> view_process * */
+};
+
+static uint64_t page_key(uint32_t pid, uint32_t page) { return (uint64_t)pid << 32 | page; }
+
+ms_status st_views_open(st_server *server, char *error) {
+    st_views *views = calloc(1, sizeof *views);
+    server->views = views;
+    char path[ST_PATH_BYTES];
+    if (views == NULL || !st_path(path, server->config.segment_dir, "views")) {
+        st_error_set(error, "no memory for the table of views");
+        return MS_NO_MEMORY;
+    }
+    views->slot_count = server->config.views_max;
+    views->file_bytes = 32 + (size_t)views->slot_count * sizeof(view_slot);
+    views->descriptor = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (views->descriptor < 0 ||
+        st_file_allocate(views->descriptor, 0, views->file_bytes) != MS_OK) {
+        st_error_set(error, "cannot make %s: %s", path, strerror(errno));
+        return MS_IO_ERROR;
+    }
+    void *file =
+        mmap(NULL, views->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, views->descriptor, 0);
+    views->links = malloc((size_t)views->slot_count * sizeof *views->links);
+    if (file == MAP_FAILED || views->links == NULL) {
+        st_error_set(error, "no memory for the table of views");
+        return MS_NO_MEMORY;
+    }
+    uint32_t magic = VIEWS_MAGIC;
+    views->file = file;
+    memcpy(views->file, &magic, sizeof magic);
+    views->slots = (view_slot *)(void *)(views->file + 32);
+    for (uint32_t at = 0; at < views->slot_count; at++)
+        views->links[at].next_same = at + 1 < views->slot_count ? at + 1 : NO_SLOT;
+    views->free_first = views->slot_count != 0 ? 0 : NO_SLOT;
+    return MS_OK;
+}
+
+void st_views_close(st_server *server) {
+    st_views *views = server->views;
+    if (views == NULL)
+        return;
+    for (size_t at = 0; at < views->processes.capacity; at++) {
+        if (views->processes.slots[at].key == UINT64_MAX)
+            continue;
+        view_process *process = (void *)(uintptr_t)views->processes.slots[at].value;
+        close(process->pidfd);
+        free(process);
+    }
+    st_table_clear(&views->processes);
+    st_table_clear(&views->by_page);
+    if (views->file != NULL)
+        munmap(views->file, views->file_bytes);
+    if (views->descriptor > 0)
+        close(views->descriptor);
+    char path[ST_PATH_BYTES];
+    if (!server->config.keep_files && st_path(path, server->config.segment_dir, "views"))
+        unlink(path);
+    free(views->links);
+    free(views);
+    server->views = NULL;
+}
+
+/* Field 22 of /proc/PID/stat; 0 when it cannot be read. */
+static uint64_t start_time_of(uint32_t pid) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    char *at = strrchr(text, ')'); /* the command may contain anything before */
+    for (int field = 2; at != NULL && field < 22; field++) {
+        at = strchr(at + 1, ' ');
+    }
+    return at != NULL ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* Lock held.  The entry of a process, made and watched when it is its first view. */
+static ms_status process_of(st_server *server, uint32_t pid, view_process **out) {
+    st_views *views = server->views;
+    st_table_slot *slot = st_table_find(&views->processes, pid);
+    if (slot != NULL) {
+        *out = (void *)(uintptr_t)slot->value;
+        return MS_OK;
+    }
+    /* Its connection is open, so the process is alive and the pid its own; in another pid namespace the number
+     * means nothing here, and a view could never be known to have ended. */
+    int pidfd = pid != 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
+    if (pidfd < 0)
+        return MS_UNAVAILABLE;
+    view_process *process = malloc(sizeof *process);
+    if (process == NULL || !st_table_set(&views->processes, pid, (uintptr_t)process)) {
+        free(process);
+        close(pidfd);
+        return MS_NO_MEMORY;
+    }
+    *process = (view_process){
+        .pid = pid, .pidfd = pidfd, .start_time = start_time_of(pid), .first = NO_SLOT};
+    st_control_watch(server, pidfd, pid);
+    *out = process;
+    return MS_OK;
+}
+
+/* Lock held. */
+static ms_status open_one(st_server *server, view_process *process, const ms_view_item *item) {
+    st_views *views = server->views;
+    st_segment *segment = st_segment_of(server, item->segment);
+    st_extent extent;
+    if (segment == NULL)
+        return MS_NOT_REGISTERED;
+    if (!st_pages_are_ready(segment, item->page, 1))
+        return MS_OUT_OF_RANGE;
+    if (st_word(segment, item->page) != ms_word(item->version, 1) ||
+        !st_inventory_find(segment->inventory, item->page, &extent))
+        return MS_GONE;
+    if (views->free_first == NO_SLOT ||
+        (views->open_pages + extent.page_count) * MS_PAGE_SIZE > server->config.view_bytes_max)
+        return MS_LIMIT;
+    uint64_t key = page_key(process->pid, item->page);
+    st_table_slot *first = st_table_find(&views->by_page, key);
+    uint32_t slot = views->free_first;
+    uint32_t next_same = first != NULL ? (uint32_t)first->value : NO_SLOT;
+    if (!st_table_set(&views->by_page, key, slot))
+        return MS_NO_MEMORY;
+    uint32_t before = atomic_fetch_add(&segment->uses[item->page], ST_USE_READER);
+    if ((before & ST_USE_READERS) >= ST_USE_READERS_MAX) {
+        atomic_fetch_sub(&segment->uses[item->page], ST_USE_READER);
+        if (first != NULL)
+            st_table_set(&views->by_page, key, next_same);
+        else
+            st_table_remove(&views->by_page, key);
+        return MS_LIMIT;
+    }
+    views->free_first = views->links[slot].next_same;
+    view_slot *entry = &views->slots[slot];
+    entry->version = item->version;
+    entry->start_time = process->start_time;
+    entry->segment = item->segment;
+    entry->page = item->page;
+    entry->page_count = extent.page_count;
+    atomic_signal_fence(memory_order_release); /* the pid makes the slot count */
+    entry->pid = process->pid;
+    views->links[slot] =
+        (view_links){.next_same = next_same, .next_mine = process->first, .previous_mine = NO_SLOT};
+    if (process->first != NO_SLOT)
+        views->links[process->first].previous_mine = slot;
+    process->first = slot;
+    views->open_count++;
+    views->open_pages += extent.page_count;
+    return MS_OK;
+}
+
+/* Lock held.  The slot is free again; the caller gives the use back once the lock is released. */
+static void close_slot(st_views *views, view_process *process, uint32_t slot) {
+    view_slot *entry = &views->slots[slot];
+    view_links *links = &views->links[slot];
+    uint64_t key = page_key(process->pid, entry->page);
+    st_table_slot *first = st_table_find(&views->by_page, key);
+    if ((uint32_t)first->value != slot) {
+        uint32_t before = (uint32_t)first->value;
+        while (views->links[before].next_same != slot)
+            before = views->links[before].next_same;
+        views->links[before].next_same = links->next_same;
+    } else if (links->next_same != NO_SLOT) {
+        first->value = links->next_same;
+    } else {
+        st_table_remove(&views->by_page, key);
+    }
+    if (links->previous_mine != NO_SLOT)
+        views->links[links->previous_mine].next_mine = links->next_mine;
+    else
+        process->first = links->next_mine;
+    if (links->next_mine != NO_SLOT)
+        views->links[links->next_mine].previous_mine = links->previous_mine;
+    views->open_count--;
+    views->open_pages -= entry->page_count;
+    entry->pid = 0;
+    links->next_same = views->free_first;
+    views->free_first = slot;
+}
+
+static ms_status close_one(st_views *views, view_process *process, const ms_view_item *item) {
+    st_table_slot *first = st_table_find(&views->by_page, page_key(process->pid, item->page));
+    for (uint32_t slot = first != NULL ? (uint32_t)first->value : NO_SLOT; slot != NO_SLOT;
+         slot = views->links[slot].next_same) {
+        const view_slot *entry = &views->slots[slot];
+        if (entry->version == item->version && entry->segment == item->segment) {
+            close_slot(views, process, slot);
+            return MS_OK;
+        }
+    }
+    return MS_NOT_FOUND;
+}
+
+static void answer_statuses(st_server *server, const te_request *request, const uint32_t *statuses,
+                            uint32_t count) {
+    if (request->header->kind != MS_REQUEST)
+        return;
+    uint32_t head[2] = {count, 0};
+    struct iovec body[2] = {{head, sizeof head},
+                            {(void *)(uintptr_t)statuses, count * sizeof *statuses}};
+    te_answer(server->engine, request->peer, request->header, MS_OK, body, 2, NULL, 0);
+}
+
+/* The items of a frame and room for their statuses; NULL: answered already. */
+static uint32_t *begin(st_server *server, st_peer *peer, const te_request *request,
+                       ms_array *items) {
+    if (!ms_read_array(request->body, request->header->body_length, sizeof(ms_view_item), items)) {
+        st_answer(server, request, MS_BAD_REQUEST, "malformed list of views");
+        return NULL;
+    }
+    if (!peer->is_unix) {
+        st_answer(server, request, MS_REFUSED,
+                  "views are for processes on this host, over its Unix socket");
+        return NULL;
+    }
+    uint32_t *statuses = calloc(items->count + 1u, sizeof *statuses);
+    if (statuses == NULL)
+        st_answer(server, request, MS_NO_MEMORY, "");
+    return statuses;
+}
+
+void st_handle_view_open(st_server *server, st_peer *peer, const te_request *request) {
+    ms_array items;
+    uint32_t *statuses = begin(server, peer, request, &items);
+    if (statuses == NULL)
+        return;
+    uint32_t opened = 0;
+    pthread_mutex_lock(&server->lock);
+    view_process *process = NULL;
+    ms_status status = process_of(server, peer->pid, &process);
+    for (uint32_t at = 0; at < items.count; at++) {
+        ms_view_item item;
+        MS_ARRAY_GET(items, at, &item);
+        statuses[at] = status == MS_OK ? open_one(server, process, &item) : status;
+        opened += statuses[at] == MS_OK;
+    }
+    pthread_mutex_unlock(&server->lock);
+    st_count_add(server, ST_COUNT_VIEWS_OPENED, opened);
+    st_count_add(server, ST_COUNT_VIEWS_REFUSED, items.count - opened);
+    answer_statuses(server, request, statuses, items.count);
+    free(statuses);
+}
+
+void st_handle_view_close(st_server *server, st_peer *peer, const te_request *request) {
+    ms_array items;
+    uint32_t *statuses = begin(server, peer, request, &items);
+    if (statuses == NULL)
+        return;
+    pthread_mutex_lock(&server->lock);
+    st_table_slot *found = st_table_find(&server->views->processes, peer->pid);
+    view_process *process = found != NULL ? (void *)(uintptr_t)found->value : NULL;
+    for (uint32_t at = 0; at < items.count; at++) {
+        ms_view_item item;
+        MS_ARRAY_GET(items, at, &item);
+        statuses[at] = process != NULL ? close_one(server->views, process, &item) : MS_NOT_FOUND;
+    }
+    pthread_mutex_unlock(&server->lock);
+    for (uint32_t at = 0; at < items.count; at++) {
+        ms_view_item item;
+        MS_ARRAY_GET(items, at, &item);
+        if (statuses[at] == MS_OK)
+            st_drop_reader(&server->segments[item.segment], item.page);
+    }
+    answer_statuses(server, request, statuses, items.count);
+    free(statuses);
+}
+
+void st_view_process_died(st_server *server, uint32_t pid) {
+    st_views *views = server->views;
+    uint32_t closed = 0;
+    for (bool is_more = true; is_more;) {
+        /* In steps: the lock is for microseconds, a process may have many views. */
+        struct {
+            uint32_t segment, page;
+        } ended[256];
+        uint32_t count = 0;
+        pthread_mutex_lock(&server->lock);
+        st_table_slot *found = st_table_find(&views->processes, pid);
+        view_process *process = found != NULL ? (void *)(uintptr_t)found->value : NULL;
+        while (process != NULL && process->first != NO_SLOT && count < 256) {
+            ended[count].segment = views->slots[process->first].segment;
+            ended[count++].page = views->slots[process->first].page;
+            close_slot(views, process, process->first);
+        }
+        is_more = process != NULL && process->first != NO_SLOT;
+        if (process != NULL && !is_more) {
+            close(process->pidfd);
+            free(process);
+            st_table_remove(&views->processes, pid);
+        }
+        pthread_mutex_unlock(&server->lock);
+        for (uint32_t at = 0; at < count; at++)
+            st_drop_reader(&server->segments[ended[at].segment], ended[at].page);
+        closed += count;
+    }
+    if (closed != 0)
+        st_log(server, 0, "process %u has ended: closed its %u views", pid, closed);
+}
+
+void st_views_count(st_server *server, uint64_t *views, uint64_t *bytes) {
+    pthread_mutex_lock(&server->lock);
+    *views = server->views->open_count;
+    *bytes = server->views->open_pages * MS_PAGE_SIZE;
+    pthread_mutex_unlock(&server->lock);
+}
