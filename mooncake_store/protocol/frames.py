@@ -1386,17 +1386,18 @@ class ServerStats(Body):
     segments: tuple[SegmentInfo, ...] = ()
     counters: tuple[Counter, ...] = ()
 
+    LAYOUT: ClassVar[Layout] = Layout("", "epoch:I incarnation:I")
+
     def write(self, writer: Writer) -> None:
-        writer.u32(self.epoch)
-        writer.u32(self.incarnation)
+        writer.raw(self.LAYOUT.pack(self))
         writer.list_of(self.segments)
         writer.list_of(self.counters)
 
     @classmethod
     def read(cls, reader: Reader) -> ServerStats:
-        return cls(
-            reader.u32(), reader.u32(), SegmentInfo.read_list(reader), Counter.read_list(reader)
-        )
+        head = cls.LAYOUT.unpack(reader)
+        segments = SegmentInfo.read_list(reader)
+        return cls(**head, segments=segments, counters=Counter.read_list(reader))
 
 
 # ---- which body belongs to which method ----------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -15,22 +14,20 @@ from mooncake_store.protocol import master_pb2, methods, store_pb2, types_pb2
 
 ROOT = Path(__file__).resolve().parents[3]
 
+MASTER = """
+    OpenSession KeepAlive CloseSession Exists Lookup MatchPrefix PutStart PutEnd Revoke Remove
+    RemoveMatching Touch Pin Unpin Annotate ChangeReplica List Stat Members Status Events
+"""
+STORE = """
+    Put Get ChangeReplica RegisterLocalMemory UnregisterLocalMemory OpenSegment AllocateBatchId
+    SubmitTransfer GetTransferStatus FreeBatchId
+"""
 
-def generator() -> ModuleType:
-    path = ROOT / "native" / "generate_protos.py"
-    spec = importlib.util.spec_from_file_location("generate_protos", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
-
-def test_generating_again_gives_the_committed_stubs(tmp_path: Path) -> None:
-    generated = generator().generate(tmp_path)
-    folder = Path("mooncake_store/protocol")
-    assert generated == sorted(
-        path.relative_to(ROOT) for path in (ROOT / folder).glob("*_pb2*.py*")
-    )
+def test_generating_again_gives_the_committed_stubs(protos: ModuleType, tmp_path: Path) -> None:
+    generated = protos.generate(tmp_path)
+    committed = (ROOT / "mooncake_store" / "protocol").glob("*_pb2*.py*")
+    assert generated == sorted(path.relative_to(ROOT) for path in committed)
     assert len(generated) == 8
     for name in generated:
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes(), name
@@ -55,17 +52,12 @@ def test_enumerations_have_the_numbers_of_the_frames(proto, prefix, mine) -> Non
 
 def test_services_have_the_complete_api() -> None:
     master = master_pb2.DESCRIPTOR.services_by_name["Master"].methods_by_name
-    assert set(master) == set(
-        "OpenSession KeepAlive CloseSession Exists Lookup MatchPrefix PutStart PutEnd Revoke Remove "
-        "RemoveMatching Touch Pin Unpin Annotate ChangeReplica List Stat Members Status Events".split()
-    )
+    assert set(master) == set(MASTER.split())
     assert master["Events"].server_streaming
     store = store_pb2.DESCRIPTOR.services_by_name["Store"].methods_by_name
-    assert set(store) == set(
-        "Put Get ChangeReplica RegisterLocalMemory UnregisterLocalMemory OpenSegment "
-        "AllocateBatchId SubmitTransfer GetTransferStatus FreeBatchId".split()
-    )
-    assert store["Put"].client_streaming and store["Get"].server_streaming
+    assert set(store) == set(STORE.split())
+    assert store["Put"].client_streaming
+    assert store["Get"].server_streaming
 
 
 def test_importing_frames_brings_neither_grpc_nor_protobuf() -> None:
