@@ -38,7 +38,7 @@ from processes import WorkerError, WorkerProcess, own_memory_bytes
 
 Way = Literal["tcp", "local"]
 
-SEGMENT_BYTES = 512 * MIB
+SEGMENT_BYTES = 768 * MIB
 BUFFER_BYTES = 256 * MIB
 
 
@@ -328,10 +328,12 @@ class Contenders:
             if client.ask("fill", timeout_s=300, **asked)["bad"]:
                 raise WorkerError(f"{name}: could not store {pool.count} x {pool.size} bytes")
 
-    def drop(self, pool: Pool) -> None:
+    def drop(self, pools: Sequence[Pool]) -> None:
         for name, client in self.clients.items():
-            if name != "ours local":
-                client.ask("drop", name=pool.name)
+            client.ask("drop_puts", timeout_s=300)
+            for pool in pools:
+                if name != "ours local":
+                    client.ask("drop", timeout_s=300, name=pool.name)
 
     def measure(self, name: str, task: Task) -> Callable[[], float]:
         """Return one contender's measurement of a row."""
@@ -573,8 +575,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                                 continue
                             results.append(result)
                             print(line(result), flush=True)
-                    for pool in group.pools:
-                        contenders.drop(pool)
+                    contenders.drop(group.pools)
             finally:
                 contenders.close()
         if not arguments.no_faults:

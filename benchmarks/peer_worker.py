@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
-from worker import Worker, address_of, private_memory
+from worker import address_of, private_memory, serve
 
 HOST = "127.0.0.1"
 MIB = 1 << 20
 
 
 class PeerStore:
-    """`worker.Store` over the peer's Python API.
+    """`operations.Store` over the peer's Python API.
 
     A thin ("dummy") client keeps its memory inside a `mooncake_client` process on the same host and
     reaches objects there through shared memory; any other client speaks TCP to the holder.
@@ -92,14 +91,14 @@ class PeerStore:
         self._store.close()
 
 
-def main() -> Any:
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", required=True)
     parser.add_argument("--segment", type=int, default=0)
     parser.add_argument("--buffer", type=int, default=0)
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--thin", default="", help="address of a mooncake_client on this host")
-    Worker(PeerStore(parser.parse_args())).loop()
+    serve(PeerStore(parser.parse_args()))
 
 
 if __name__ == "__main__":
