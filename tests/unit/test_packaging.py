@@ -90,3 +90,23 @@ print(sorted(heavy & sys.modules.keys()))
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_lowest_versions_declared_load_the_generated_stubs() -> None:
+    declared = (ROOT / "pyproject.toml").read_text()
+    stubs = sorted((ROOT / "mooncake_store/protocol").glob("*_pb2*.py"))
+    assert stubs
+    for stub in stubs:
+        text = stub.read_text()
+        if stub.stem.endswith("_grpc"):
+            made_with = re.search(r"GRPC_GENERATED_VERSION = '([\d.]+)'", text)
+            floor = re.search(r'"grpcio>=([\d.]+)"', declared)
+        else:
+            made_with = re.search(r"# Protobuf Python Version: ([\d.]+)", text)
+            floor = re.search(r'"protobuf>=([\d.]+)"', declared)
+        assert made_with is not None
+        assert floor is not None
+        versions = [
+            tuple(int(part) for part in found[1].split(".")) for found in (made_with, floor)
+        ]
+        assert versions[0] <= versions[1], stub.name
