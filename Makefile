@@ -26,6 +26,7 @@ help: tools
 	@echo "make c-test      the C tests: plain, under ASan+UBSan, under TSan"
 	@echo "make py-test     the Python tests"
 	@echo "make format      lay out Python and C"
+	@echo "make protos      generate the gRPC stubs again"
 	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
 	@echo "make bench-peer  measure against the peer, installed in an environment of its own"
 	@echo "make clean       remove what was built, .venv too"
@@ -88,6 +89,9 @@ protos: setup
 
 c-test: setup
 	$(BIN)/python tests/c/run.py
+
+protos: setup
+	$(BIN)/python native/generate_protos.py
 
 # `pytest`, not `python -m pytest`: the folders at the top must not become importable.
 py-test: setup

@@ -110,3 +110,14 @@ def test_the_lowest_versions_declared_load_the_generated_stubs() -> None:
             tuple(int(part) for part in found[1].split(".")) for found in (made_with, floor)
         ]
         assert versions[0] <= versions[1], stub.name
+
+
+def test_every_function_that_a_header_declares_is_defined() -> None:
+    done = subprocess.run(
+        ["nm", "--dynamic", "--undefined-only", ROOT / "mooncake_store/_native.abi3.so"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert re.findall(r"\b(?:ms|te|md|ma|st|cl)_\w+", done.stdout) == []
