@@ -4,7 +4,7 @@
  * with epoll and closes them.  Other threads send on a link with te_link_send, and ask for everything else by posting
  * (te_link_post).  An asking connection (te_connection) belongs to the thread that checked it out.
  *
- * Lock order: engine->peers_lock, then link->lock, then io->lock.  No lock is held over a system call that can block,
+ * Lock order: engine->peers_lock, then link->lock, then io->lock or engine->segments_lock.  No lock is held over a system call that can block,
  * nor over a callback of a service or a segment.
  */
 #ifndef TE_INTERNAL_H
@@ -204,7 +204,7 @@ struct te_link {
     ms_hello hello;
     void *peer_context;
     struct te_lender *lender; /* loan.c: the process behind a Unix socket; set by link_opened */
-    bool is_known; /* on_hello said OK (or it was dialled): on_close is owed */
+    bool is_known; /* on_hello said OK (or it was dialled): on_close is owed.  Set under peers_lock */
 
     /* Under lock: */
     pthread_mutex_t lock;
@@ -213,8 +213,8 @@ struct te_link {
     bool is_in_step;   /* the I/O thread is writing segment memory */
     bool is_sending;   /* somebody holds the right to send */
     te_out *out_first, *out_last;
-    size_t out_bytes;
-    uint32_t out_count;
+    _Atomic size_t out_bytes; /* written under lock, read anywhere */
+    _Atomic uint32_t out_count;
     uint32_t posts;    /* te_post bits not yet handled */
     char reason[160];  /* why it is closing */
 
@@ -224,8 +224,10 @@ struct te_link {
     te_link *io_next, *io_previous; /* all links of the thread */
     te_link *post_next;             /* under io->lock */
     te_link *run_next;              /* more to do without an event */
+    te_link *retired_next;
     bool is_on_run_list;
-    bool is_registered;
+    bool is_owned;   /* in the thread's list, which holds a reference */
+    bool has_shut;   /* lingering: our side is closed */
     uint32_t events; /* as registered with epoll */
     bool wants_out;
     int64_t frame_deadline_ns; /* a frame has begun: it must have ended by then; 0 = none has */
@@ -236,8 +238,7 @@ struct te_link {
     ms_header header; /* of the frame being received */
     uint8_t *body;    /* own memory for a body that does not fit into `received` */
     size_t body_room, body_filled;
-    te_write_job *write;
-    uint64_t discard; /* payload bytes still to be thrown away */
+    te_write_job *write; /* in TE_PHASE_PAYLOAD */
     int passed[4];
     size_t passed_count;
 };
@@ -265,6 +266,8 @@ ms_status te_link_refuse(te_link *link, const ms_header *request, ms_status stat
 void te_link_drain(te_link *link);
 /* Queues the answer of a READ; on the I/O thread. */
 ms_status te_link_queue_read(te_link *link, te_read_job *job);
+/* Does a queued READ use a removed segment?  On the I/O thread. */
+bool te_link_reads_removed(te_link *link);
 /* Ends it at once; on the I/O thread. */
 void te_link_close(te_link *link, const char *reason);
 /* Answers with a status, then closes once that has left; on the I/O thread.  Logged. */
@@ -280,12 +283,17 @@ ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_statu
 /* ---- I/O threads (server.c) -------------------------------------------------------------------------------- */
 ms_status te_io_open(te_engine *engine);
 void te_io_stop(te_engine *engine); /* closes every link, joins */
-bool te_io_is_current(const te_io *io);
+te_io *te_io_at(te_engine *engine, uint32_t index);
+void te_io_enter(te_link *link);    /* the calling I/O thread handles a frame of it; NULL: no more */
+te_link *te_io_current_link(void);  /* that link; NULL: none, or not an I/O thread */
 uint8_t *te_io_staging(te_io *io); /* TE_STAGING_BYTES + 4 KiB of the calling I/O thread */
 void te_io_sweep(te_engine *engine); /* closes links that use a removed segment */
 void te_io_wake(te_io *io);
 void te_io_post(te_io *io, te_link *link);
 void te_io_run_later(te_link *link);
+void te_io_forget(te_link *link); /* no events any more */
+void te_io_retire(te_link *link); /* gives the thread's reference back, once no event of this round can name it */
+void te_io_watch_deadlines(te_link *link);
 void te_io_update(te_link *link); /* what epoll should watch for */
 
 /* ---- READ and WRITE at the serving side (serve_read.c, serve_write.c); on the I/O thread ---------------------- */
@@ -297,8 +305,11 @@ bool te_read_job_uses_removed(const te_read_job *job);
 
 /* Body and header have arrived.  False: the link has been failed. */
 bool te_serve_write_begin(te_link *link, const te_request *request);
-/* Receives payload or copies from SHAREd memory.  1: the frame has ended, 0: wait, -1: broken (link closed). */
+/* Receives payload or copies from SHAREd memory.  1: the frame has ended, 0: wait for the socket (or, with *moved at
+ * TE_TURN_BYTES or more, for the next turn), -1: broken (link closed). */
 int te_serve_write_step(te_link *link, size_t *moved);
+/* Without waiting, on the I/O thread.  1: something came, 0: nothing is there, -1: the link was closed. */
+int te_link_receive(te_link *link, struct iovec *parts, size_t count, size_t *received);
 void te_write_job_free(te_link *link, te_write_job *job);
 bool te_write_job_uses_removed(const te_write_job *job);
 
