@@ -1,5 +1,5 @@
 /* The engine object: configuration, start and stop, its log, and the helpers that every file here uses. */
-#include "te_internal.h"
+#include "te_parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +80,8 @@ void te_log(te_engine *engine, const char *format, ...) {
         engine->log_count--;
         engine->log_lost++;
     }
-    memcpy(engine->log_lines[(engine->log_first + engine->log_count) % TE_LOG_LINES], line, sizeof line);
+    memcpy(engine->log_lines[(engine->log_first + engine->log_count) % TE_LOG_LINES], line,
+           sizeof line);
     engine->log_count++;
     pthread_mutex_unlock(&engine->log_lock);
 }
@@ -89,7 +90,8 @@ bool te_engine_log_next(te_engine *engine, char *line) {
     bool found = false;
     pthread_mutex_lock(&engine->log_lock);
     if (engine->log_lost > 0) {
-        snprintf(line, TE_ERROR_BYTES, "%llu earlier lines were lost", (unsigned long long)engine->log_lost);
+        snprintf(line, TE_ERROR_BYTES, "%llu earlier lines were lost",
+                 (unsigned long long)engine->log_lost);
         engine->log_lost = 0;
         found = true;
     } else if (engine->log_count > 0) {
@@ -104,7 +106,8 @@ bool te_engine_log_next(te_engine *engine, char *line) {
 
 /* ---- threads -------------------------------------------------------------------------------------------- */
 
-ms_status te_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *argument) {
+ms_status te_thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
+                          void *argument) {
     /* Signals are for the threads of the program (Python's main thread): ours block them all. */
     sigset_t all, before;
     sigfillset(&all);
@@ -136,7 +139,8 @@ ms_status te_cond_init(pthread_cond_t *cond) {
 }
 
 bool te_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline_ns) {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / TE_NS_PER_S), .tv_nsec = (long)(deadline_ns % TE_NS_PER_S)};
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / TE_NS_PER_S),
+                             .tv_nsec = (long)(deadline_ns % TE_NS_PER_S)};
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 
@@ -194,7 +198,8 @@ void te_hello_default(const te_engine *engine, uint8_t hello[TE_HELLO_DEFAULT_BY
 
 ms_status te_engine_open(const te_engine_config *config, te_engine **opened) {
     *opened = NULL;
-    if (config->io_threads > 64 || config->worker_threads > 64 || config->connections_accepted_max == 0 ||
+    if (config->io_threads > 64 || config->worker_threads > 64 ||
+        config->connections_accepted_max == 0 ||
         config->connections_accepted_max > PEER_SLOTS_MAX - 1024) {
         return MS_BAD_REQUEST;
     }
@@ -208,6 +213,9 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **opened) {
     }
     engine->fork_generation = te_fork_generation();
     read_boot_id(engine->boot_id);
+    /* One connection cannot use two cores, and more than a few only get in each other's way. */
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    engine->stripes_max = cores < 2 ? 2 : cores > 4 ? 4 : (uint32_t)cores;
     pthread_mutex_init(&engine->peers_lock, NULL);
     pthread_mutex_init(&engine->log_lock, NULL);
     te_segments_open(engine);
@@ -218,6 +226,9 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **opened) {
     ms_status status = engine->peers == NULL || engine->log_lines == NULL ? MS_NO_MEMORY : MS_OK;
     if (status == MS_OK) {
         status = te_workers_open(engine);
+    }
+    if (status == MS_OK) {
+        status = te_parts_open(engine); /* before a thread runs */
     }
     if (status == MS_OK) {
         status = te_io_open(engine);
@@ -234,9 +245,11 @@ void te_engine_close(te_engine *engine) {
     if (engine == NULL || engine->fork_generation != te_fork_generation()) {
         return; /* in a child: the threads are the parent's, and so are the sockets; what is left is let go */
     }
+    te_parts_stop(engine);
     atomic_store(&engine->is_stopping, true);
     te_workers_close(engine);
     te_io_stop(engine);
+    te_parts_close(engine);
     te_segments_close(engine);
     free(engine->peers);
     free(engine->log_lines);

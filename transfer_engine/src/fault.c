@@ -40,7 +40,9 @@ void *te_fault_calloc(size_t count, size_t size) {
     return fails(TE_FAULT_MEMORY, ENOMEM) ? NULL : calloc(count, size);
 }
 
-void *te_fault_realloc(void *old, size_t size) { return fails(TE_FAULT_MEMORY, ENOMEM) ? NULL : realloc(old, size); }
+void *te_fault_realloc(void *old, size_t size) {
+    return fails(TE_FAULT_MEMORY, ENOMEM) ? NULL : realloc(old, size);
+}
 
 int te_fault_socket(int domain, int type, int protocol) {
     return fails(TE_FAULT_IO, EMFILE) ? -1 : socket(domain, type, protocol);
@@ -74,11 +76,16 @@ int te_fault_epoll_ctl(int epoll, int operation, int descriptor, struct epoll_ev
     return fails(TE_FAULT_IO, ENOSPC) ? -1 : epoll_ctl(epoll, operation, descriptor, event);
 }
 
-int te_fault_epoll_create1(int flags) { return fails(TE_FAULT_IO, EMFILE) ? -1 : epoll_create1(flags); }
+int te_fault_epoll_create1(int flags) {
+    return fails(TE_FAULT_IO, EMFILE) ? -1 : epoll_create1(flags);
+}
 
-int te_fault_eventfd(unsigned int value, int flags) { return fails(TE_FAULT_IO, EMFILE) ? -1 : eventfd(value, flags); }
+int te_fault_eventfd(unsigned int value, int flags) {
+    return fails(TE_FAULT_IO, EMFILE) ? -1 : eventfd(value, flags);
+}
 
-int te_fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument) {
+int te_fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                            void *(*run)(void *), void *argument) {
     return fails(TE_FAULT_IO, EAGAIN) ? EAGAIN : pthread_create(thread, attributes, run, argument);
 }
 

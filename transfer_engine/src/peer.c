@@ -21,7 +21,9 @@
 
 /* ---- references and the table ------------------------------------------------------------------------------- */
 
-void te_link_hold(te_link *link) { atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed); }
+void te_link_hold(te_link *link) {
+    atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
+}
 
 void te_link_release(te_link *link) {
     if (atomic_fetch_sub_explicit(&link->references, 1, memory_order_acq_rel) != 1) {
@@ -42,7 +44,8 @@ te_link *te_link_find(te_engine *engine, te_peer peer) {
     uint32_t slot = (uint32_t)(peer & 0xffff);
     te_link *found = NULL;
     pthread_mutex_lock(&engine->peers_lock);
-    if (slot < engine->peer_slots && engine->peers[slot] != NULL && engine->peers[slot]->peer == peer) {
+    if (slot < engine->peer_slots && engine->peers[slot] != NULL &&
+        engine->peers[slot]->peer == peer) {
         found = engine->peers[slot];
         te_link_hold(found);
     }
@@ -54,7 +57,8 @@ te_link *te_link_find(te_engine *engine, te_peer peer) {
 static ms_status enter(te_engine *engine, te_link *link) {
     ms_status status = MS_LIMIT;
     pthread_mutex_lock(&engine->peers_lock);
-    uint32_t limit = link->is_dialled ? engine->peer_slots : engine->config.connections_accepted_max;
+    uint32_t limit =
+        link->is_dialled ? engine->peer_slots : engine->config.connections_accepted_max;
     for (uint32_t i = 0; engine->peer_count < limit && i < engine->peer_slots; i++) {
         uint32_t slot = (engine->peer_slot_next + i) % engine->peer_slots;
         if (engine->peers[slot] == NULL) {
@@ -85,8 +89,8 @@ static void leave(te_engine *engine, te_link *link) {
     }
 }
 
-ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_dialled, const char *name,
-                       te_link **opened) {
+ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_dialled,
+                       const char *name, te_link **opened) {
     te_link *link = calloc(1, sizeof *link);
     uint8_t *received = malloc(TE_RECEIVE_BYTES);
     if (link == NULL || received == NULL || pthread_mutex_init(&link->lock, NULL) != 0) {
@@ -107,7 +111,8 @@ ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_
     uint32_t next = atomic_fetch_add_explicit(&engine->io_next, 1, memory_order_relaxed);
     link->io = te_io_at(engine, next % engine->config.io_threads);
     if (!is_dialled) {
-        link->frame_deadline_ns = te_now_ns() + (int64_t)engine->config.handshake_timeout_ms * TE_NS_PER_MS;
+        link->frame_deadline_ns =
+            te_now_ns() + (int64_t)engine->config.handshake_timeout_ms * TE_NS_PER_MS;
     }
     ms_status status = enter(engine, link);
     if (status != MS_OK) {
@@ -141,8 +146,8 @@ static void out_free(te_link *link, te_out *out) {
 }
 
 /* A copy of the blocks from byte `sent` on. */
-static te_out *out_copy(const struct iovec *parts, size_t count, size_t sent, const int *descriptors,
-                        size_t descriptor_count) {
+static te_out *out_copy(const struct iovec *parts, size_t count, size_t sent,
+                        const int *descriptors, size_t descriptor_count) {
     size_t length = te_iov_bytes(parts, count) - sent;
     te_out *out = malloc(sizeof *out + length);
     if (out == NULL) {
@@ -215,8 +220,8 @@ static ms_status queue_copy(te_link *link, te_out *out, bool holds_right) {
     return status;
 }
 
-ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count, const int *descriptors,
-                       size_t descriptor_count) {
+ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count,
+                       const int *descriptors, size_t descriptor_count) {
     pthread_mutex_lock(&link->lock);
     bool is_closing = link->is_closing;
     bool must_queue = link->is_sending || link->out_first != NULL;
@@ -231,9 +236,11 @@ ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count, c
         return queue_copy(link, out_copy(parts, count, 0, descriptors, descriptor_count), false);
     }
 
-    ssize_t sent = te_socket_send(link->descriptor, parts, count, descriptors, descriptor_count, MSG_DONTWAIT);
+    ssize_t sent =
+        te_socket_send(link->descriptor, parts, count, descriptors, descriptor_count, MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN) {
-        const char *reason = errno == EPIPE || errno == ECONNRESET ? "closed by the peer" : "sending failed";
+        const char *reason =
+            errno == EPIPE || errno == ECONNRESET ? "closed by the peer" : "sending failed";
         pthread_mutex_lock(&link->lock);
         link->is_sending = false;
         mark_closing(link, reason);
@@ -244,7 +251,9 @@ ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count, c
     size_t moved = sent < 0 ? 0 : (size_t)sent;
     if (moved < te_iov_bytes(parts, count)) {
         /* Descriptors travel with the first byte. */
-        return queue_copy(link, out_copy(parts, count, moved, descriptors, moved > 0 ? 0 : descriptor_count), true);
+        return queue_copy(
+            link, out_copy(parts, count, moved, descriptors, moved > 0 ? 0 : descriptor_count),
+            true);
     }
     pthread_mutex_lock(&link->lock);
     link->is_sending = false;
@@ -283,8 +292,10 @@ static int out_step(te_link *link, te_out *out, size_t *moved) {
         return te_read_job_step(link, out->read, moved);
     }
     while (out->sent < out->length) {
-        struct iovec rest = {.iov_base = out->bytes + out->sent, .iov_len = out->length - out->sent};
-        ssize_t sent = te_socket_send(link->descriptor, &rest, 1, out->descriptors, out->descriptor_count, MSG_DONTWAIT);
+        struct iovec rest = {.iov_base = out->bytes + out->sent,
+                             .iov_len = out->length - out->sent};
+        ssize_t sent = te_socket_send(link->descriptor, &rest, 1, out->descriptors,
+                                      out->descriptor_count, MSG_DONTWAIT);
         if (sent < 0) {
             return errno == EAGAIN ? 0 : -1;
         }
@@ -318,7 +329,8 @@ void te_link_drain(te_link *link) {
         outcome = out_step(link, out, &moved);
         pthread_mutex_lock(&link->lock);
         link->is_sending = false;
-        if (outcome == 1) { /* only this thread takes from the queue, and nobody puts before a frame being sent */
+        if (outcome ==
+            1) { /* only this thread takes from the queue, and nobody puts before a frame being sent */
             link->out_first = out->next;
             link->out_last = out->next == NULL ? NULL : link->out_last;
             link->out_bytes -= out->length;
@@ -330,7 +342,8 @@ void te_link_drain(te_link *link) {
         }
         if (moved > moved_before || link->out_deadline_ns == 0) {
             moved_before = moved;
-            link->out_deadline_ns = te_now_ns() + (int64_t)link->engine->config.stall_timeout_ms * TE_NS_PER_MS;
+            link->out_deadline_ns =
+                te_now_ns() + (int64_t)link->engine->config.stall_timeout_ms * TE_NS_PER_MS;
             te_io_watch_deadlines(link);
         }
         if (outcome == 0) {
@@ -361,8 +374,8 @@ bool te_link_reads_removed(te_link *link) {
 
 /* ---- frames ------------------------------------------------------------------------------------------------- */
 
-ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_status status, size_t body_length,
-                           uint64_t payload_length, size_t trailer_length) {
+ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_status status,
+                           size_t body_length, uint64_t payload_length, size_t trailer_length) {
     return (ms_header){
         .magic = MS_MAGIC,
         .version = MS_WIRE_VERSION,
@@ -377,27 +390,30 @@ ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_statu
     };
 }
 
-ms_status te_link_answer(te_link *link, const ms_header *request, ms_status status, const struct iovec *body,
-                         size_t body_count, const void *payload, size_t payload_length, const int *descriptors,
-                         size_t descriptor_count) {
+ms_status te_link_answer(te_link *link, const ms_header *request, ms_status status,
+                         const struct iovec *body, size_t body_count, const void *payload,
+                         size_t payload_length, const int *descriptors, size_t descriptor_count) {
     struct iovec parts[SEND_PARTS_MAX + 2];
     size_t body_length = te_iov_bytes(body, body_count);
     if (body_count > SEND_PARTS_MAX || body_length > MS_BODY_BYTES_MAX) {
         return MS_TOO_LARGE;
     }
-    ms_header header = te_answer_header(link->engine, request, status, body_length, payload_length, 0);
+    ms_header header =
+        te_answer_header(link->engine, request, status, body_length, payload_length, 0);
     parts[0] = (struct iovec){.iov_base = &header, .iov_len = sizeof header};
     if (body_count > 0) {
         memcpy(&parts[1], body, body_count * sizeof *body);
     }
     size_t count = 1 + body_count;
     if (payload_length > 0) {
-        parts[count++] = (struct iovec){.iov_base = (void *)(uintptr_t)payload, .iov_len = payload_length};
+        parts[count++] =
+            (struct iovec){.iov_base = (void *)(uintptr_t)payload, .iov_len = payload_length};
     }
     return te_link_send(link, parts, count, descriptors, descriptor_count);
 }
 
-ms_status te_link_refuse(te_link *link, const ms_header *request, ms_status status, const char *format, ...) {
+ms_status te_link_refuse(te_link *link, const ms_header *request, ms_status status,
+                         const char *format, ...) {
     char sentence[TE_ERROR_BYTES];
     va_list arguments;
     va_start(arguments, format);
@@ -418,18 +434,20 @@ static te_link *find(te_engine *engine, te_peer peer) {
 }
 
 ms_status te_answer(te_engine *engine, te_peer peer, const ms_header *request, ms_status status,
-                    const struct iovec *body, size_t body_count, const void *payload, size_t payload_length) {
+                    const struct iovec *body, size_t body_count, const void *payload,
+                    size_t payload_length) {
     te_link *link = find(engine, peer);
     if (link == NULL) {
         return MS_NOT_REGISTERED;
     }
-    ms_status outcome = te_link_answer(link, request, status, body, body_count, payload, payload_length, NULL, 0);
+    ms_status outcome =
+        te_link_answer(link, request, status, body, body_count, payload, payload_length, NULL, 0);
     te_link_release(link);
     return outcome;
 }
 
-ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
-                  const struct iovec *body, size_t body_count) {
+ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags,
+                  uint64_t request, const struct iovec *body, size_t body_count) {
     struct iovec parts[SEND_PARTS_MAX + 1];
     size_t body_length = te_iov_bytes(body, body_count);
     if (body_count > SEND_PARTS_MAX || body_length > MS_BODY_BYTES_MAX) {
@@ -505,7 +523,8 @@ void te_link_close(te_link *link, const char *reason) {
     }
     leave(engine, link);
     if (link->is_known && engine->service.on_close != NULL) {
-        engine->service.on_close(engine->service.context, link->peer, link->peer_context, link->reason);
+        engine->service.on_close(engine->service.context, link->peer, link->peer_context,
+                                 link->reason);
     }
     if (engine->link_closed != NULL) {
         engine->link_closed(engine, link);
@@ -557,13 +576,15 @@ void te_close_peer(te_engine *engine, te_peer peer, const char *reason) {
 }
 
 /* The first matching link from `slot` on, held. */
-static te_link *next_match(te_engine *engine, uint32_t *slot, bool (*match)(void *, void *), void *match_context) {
+static te_link *next_match(te_engine *engine, uint32_t *slot, bool (*match)(void *, void *),
+                           void *match_context) {
     te_link *found = NULL;
     pthread_mutex_lock(&engine->peers_lock);
     for (; *slot < engine->peer_slots && found == NULL; (*slot)++) {
         te_link *link = engine->peers[*slot];
         /* on_close, which may free the context, comes after the link has left the table under this lock. */
-        if (link != NULL && !link->is_dialled && link->is_known && match(match_context, link->peer_context)) {
+        if (link != NULL && !link->is_dialled && link->is_known &&
+            match(match_context, link->peer_context)) {
             found = link;
             te_link_hold(found);
         }
@@ -593,9 +614,9 @@ size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, v
 
 /* ---- dialling -------------------------------------------------------------------------------------------------- */
 
-ms_status te_dial(te_engine *engine, const char *address_text, const struct iovec *hello, size_t hello_count,
-                  int64_t deadline_ns, void *peer_context, te_peer *peer, uint8_t *answer, size_t answer_size,
-                  size_t *answer_length, char *error) {
+ms_status te_dial(te_engine *engine, const char *address_text, const struct iovec *hello,
+                  size_t hello_count, int64_t deadline_ns, void *peer_context, te_peer *peer,
+                  uint8_t *answer, size_t answer_size, size_t *answer_length, char *error) {
     ms_status status = te_engine_check(engine);
     if (status != MS_OK) {
         te_error(error, "the engine is closed, or was opened before a fork");
@@ -627,7 +648,8 @@ ms_status te_dial(te_engine *engine, const char *address_text, const struct iove
         te_error(error, "%s", connection.error);
     }
     if (status == MS_OK && length > answer_size) {
-        te_error(error, "%s answered HELLO with %zu bytes, there is room for %zu", address.text, length, answer_size);
+        te_error(error, "%s answered HELLO with %zu bytes, there is room for %zu", address.text,
+                 length, answer_size);
         status = MS_LIMIT;
     }
     if (status == MS_OK && te_socket_set_blocking(connection.descriptor, false) != MS_OK) {
@@ -640,7 +662,8 @@ ms_status te_dial(te_engine *engine, const char *address_text, const struct iove
             memcpy(answer, body, length);
         }
         *answer_length = length;
-        status = te_link_open(engine, connection.descriptor, address.is_unix, true, address.text, &link);
+        status =
+            te_link_open(engine, connection.descriptor, address.is_unix, true, address.text, &link);
         connection.descriptor = -1;
         if (status != MS_OK) {
             te_error(error, "no room for another connection in this process");

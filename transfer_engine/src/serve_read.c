@@ -20,8 +20,8 @@
 struct te_read_job {
     ms_header header;
     uint32_t count;
-    uint32_t done;         /* items that were ended */
-    uint64_t sent;         /* bytes of item `done` */
+    uint32_t done; /* items that were ended */
+    uint64_t sent; /* bytes of item `done` */
     size_t header_sent, trailer_sent;
     te_segment **segments; /* NULL: refused.  A run of the same segment is held once */
     ms_read_item *items;
@@ -36,18 +36,21 @@ static ms_status begin(te_link *link, te_segment *segment, const ms_read_item *i
     if (item->offset > config->length || item->length > config->length - item->offset) {
         return MS_OUT_OF_RANGE;
     }
-    return config->ops.read_begin == NULL ? MS_OK
-                                          : config->ops.read_begin(config->ops.context, link->peer_context, item);
+    return config->ops.read_begin == NULL
+               ? MS_OK
+               : config->ops.read_begin(config->ops.context, link->peer_context, item);
 }
 
 static uint64_t end(te_link *link, te_segment *segment, const ms_read_item *item) {
     const te_segment_config *config = &segment->config;
-    return config->ops.read_end == NULL ? 0 : config->ops.read_end(config->ops.context, link->peer_context, item);
+    return config->ops.read_end == NULL
+               ? 0
+               : config->ops.read_end(config->ops.context, link->peer_context, item);
 }
 
 /* Begins every item; returns the bytes of those that are OK. */
-static uint64_t begin_all(te_link *link, const ms_read_item *items, uint32_t count, te_segment **segments,
-                          ms_read_result *results) {
+static uint64_t begin_all(te_link *link, const ms_read_item *items, uint32_t count,
+                          te_segment **segments, ms_read_result *results) {
     uint64_t payload = 0;
     te_segment *segment = NULL;
     for (uint32_t i = 0; i < count; i++) {
@@ -75,8 +78,9 @@ static const uint8_t *address_of(const te_segment *segment, const ms_read_item *
 }
 
 /* One buffer, one send. */
-static void answer_small(te_link *link, const te_request *request, const ms_read_item *items, uint32_t count,
-                         te_segment **segments, ms_read_result *results, uint64_t payload) {
+static void answer_small(te_link *link, const te_request *request, const ms_read_item *items,
+                         uint32_t count, te_segment **segments, ms_read_result *results,
+                         uint64_t payload) {
     uint8_t *staging = te_io_staging(link->io);
     uint8_t *place = staging + sizeof(ms_header);
     for (uint32_t i = 0; i < count; i++) {
@@ -86,8 +90,8 @@ static void answer_small(te_link *link, const te_request *request, const ms_read
             results[i].word = end(link, segments[i], &items[i]);
         }
     }
-    ms_header header =
-        te_answer_header(link->engine, request->header, MS_OK, 0, payload, count * sizeof(ms_read_result));
+    ms_header header = te_answer_header(link->engine, request->header, MS_OK, 0, payload,
+                                        count * sizeof(ms_read_result));
     memcpy(staging, &header, sizeof header);
     memcpy(place, results, count * sizeof *results);
     place += count * sizeof *results;
@@ -96,7 +100,8 @@ static void answer_small(te_link *link, const te_request *request, const ms_read
 }
 
 static te_read_job *job_new(const te_request *request, const ms_read_item *items, uint32_t count) {
-    size_t bytes = sizeof(te_read_job) + count * (sizeof(te_segment *) + sizeof *items + sizeof(ms_read_result));
+    size_t bytes = sizeof(te_read_job) +
+                   count * (sizeof(te_segment *) + sizeof *items + sizeof(ms_read_result));
     te_read_job *job = malloc(bytes);
     if (job != NULL) {
         *job = (te_read_job){.count = count};
@@ -114,8 +119,10 @@ void te_serve_read(te_link *link, const te_request *request) {
     if (length >= 8) {
         memcpy(&count, request->body, sizeof count);
     }
-    if (length < 8 || count > MS_BATCH_ITEMS_MAX || length != 8 + (size_t)count * sizeof(ms_read_item)) {
-        te_link_fail(link, MS_BAD_FRAME, "a READ of %u bytes that names %u items", (unsigned)length, (unsigned)count);
+    if (length < 8 || count > MS_BATCH_ITEMS_MAX ||
+        length != 8 + (size_t)count * sizeof(ms_read_item)) {
+        te_link_fail(link, MS_BAD_FRAME, "a READ of %u bytes that names %u items", (unsigned)length,
+                     (unsigned)count);
         return;
     }
     const ms_read_item *items = (const ms_read_item *)(const void *)(request->body + 8);
@@ -133,12 +140,13 @@ void te_serve_read(te_link *link, const te_request *request) {
     }
     te_read_job *job = job_new(request, items, count);
     if (job == NULL) {
-        (void)te_link_refuse(link, request->header, MS_NO_MEMORY, "no memory for a READ of %u items", (unsigned)count);
+        (void)te_link_refuse(link, request->header, MS_NO_MEMORY,
+                             "no memory for a READ of %u items", (unsigned)count);
         return;
     }
     uint64_t payload = begin_all(link, job->items, count, job->segments, job->results);
-    job->header =
-        te_answer_header(link->engine, request->header, MS_OK, 0, payload, count * sizeof(ms_read_result));
+    job->header = te_answer_header(link->engine, request->header, MS_OK, 0, payload,
+                                   count * sizeof(ms_read_result));
     (void)te_link_queue_read(link, job); /* a failure closes the link, or it is closing already */
 }
 
@@ -164,7 +172,8 @@ static size_t next_blocks(te_read_job *job, struct iovec *blocks, size_t room, s
         *bytes += blocks[0].iov_len;
     }
     uint64_t skip = job->sent;
-    for (uint32_t i = job->done; i < job->count && count < room && *bytes < TE_TURN_BYTES; i++, skip = 0) {
+    for (uint32_t i = job->done; i < job->count && count < room && *bytes < TE_TURN_BYTES;
+         i++, skip = 0) {
         uint64_t left = item_bytes(job, i) - skip;
         if (left == 0) {
             continue;

@@ -28,7 +28,9 @@ struct te_write_job {
     uint32_t *statuses;
 };
 
-static uint64_t payload_bytes(const ms_write_item *item) { return item->source == 0 ? item->length : 0; }
+static uint64_t payload_bytes(const ms_write_item *item) {
+    return item->source == 0 ? item->length : 0;
+}
 
 static bool is_ok(const te_write_job *job, uint32_t i) { return job->statuses[i] == MS_OK; }
 
@@ -62,7 +64,8 @@ static const char *check(const ms_header *header, const uint8_t *body, uint32_t 
 }
 
 static te_write_job *job_new(te_link *link, const te_request *request, uint32_t count) {
-    size_t bytes = sizeof(te_write_job) + count * sizeof(te_segment *) + (2 + (size_t)count) * sizeof(uint32_t);
+    size_t bytes = sizeof(te_write_job) + count * sizeof(te_segment *) +
+                   (2 + (size_t)count) * sizeof(uint32_t);
     te_write_job *job = malloc(bytes);
     if (job == NULL) {
         return NULL;
@@ -110,7 +113,8 @@ bool te_serve_write_begin(te_link *link, const te_request *request) {
 /* Where the item's bytes go, and whether they may: 0-based in a plain region, else inside its extent. */
 static ms_status locate(const te_segment *segment, const ms_write_item *item, uint64_t *start) {
     uint64_t base = item->version == 0 ? 0 : (uint64_t)item->page * MS_PAGE_SIZE;
-    uint64_t room = item->version == 0 ? segment->config.length : (uint64_t)item->page_count * MS_PAGE_SIZE;
+    uint64_t room =
+        item->version == 0 ? segment->config.length : (uint64_t)item->page_count * MS_PAGE_SIZE;
     if (item->offset > room || item->length > room - item->offset) {
         return MS_OUT_OF_RANGE;
     }
@@ -130,8 +134,9 @@ static uint8_t *address_of(const te_write_job *job, uint32_t i) {
 static void begin_item(te_link *link, te_write_job *job) {
     uint32_t i = job->begun++;
     const ms_write_item *item = &job->items[i];
-    job->segments[i] = i > 0 && item->segment == job->items[i - 1].segment ? job->segments[i - 1]
-                                                                          : te_segment_get(link->engine, item->segment);
+    job->segments[i] = i > 0 && item->segment == job->items[i - 1].segment
+                           ? job->segments[i - 1]
+                           : te_segment_get(link->engine, item->segment);
     ms_status status = MS_NOT_REGISTERED;
     if (job->segments[i] != NULL) {
         const te_segment_ops *ops = &job->segments[i]->config.ops;
@@ -161,8 +166,9 @@ static void end_item(te_link *link, te_write_job *job, ms_status failure) {
     bool complete = failure == MS_OK;
     ms_status status = failure;
     if (ops->write_end != NULL) {
-        ms_status ended = ops->write_end(ops->context, link->peer_context, item, complete ? seal : NULL,
-                                         complete ? item->seal_length : 0, complete);
+        ms_status ended =
+            ops->write_end(ops->context, link->peer_context, item, complete ? seal : NULL,
+                           complete ? item->seal_length : 0, complete);
         status = complete ? ended : failure;
     }
     job->statuses[i] = (uint32_t)status;
@@ -173,7 +179,8 @@ void te_write_job_free(te_link *link, te_write_job *job) {
         end_item(link, job, MS_CLOSED);
     }
     for (uint32_t i = 0; i < job->begun; i++) {
-        if (job->segments[i] != NULL && (i == 0 || job->items[i].segment != job->items[i - 1].segment)) {
+        if (job->segments[i] != NULL &&
+            (i == 0 || job->items[i].segment != job->items[i - 1].segment)) {
             te_segment_put(job->segments[i]);
         }
     }
@@ -201,7 +208,8 @@ static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
     const void *source = NULL;
     ms_status status = MS_NOT_REGISTERED;
     if (engine->source_acquire != NULL) {
-        status = engine->source_acquire(engine, link, item->source, item->source_offset + job->filled, bytes, &source);
+        status = engine->source_acquire(engine, link, item->source,
+                                        item->source_offset + job->filled, bytes, &source);
     }
     if (status != MS_OK) {
         end_item(link, job, status);
@@ -243,7 +251,8 @@ static bool end_ready(te_link *link, te_write_job *job, size_t *moved) {
 static size_t next_blocks(te_link *link, te_write_job *job, struct iovec *blocks) {
     size_t count = 0, bytes = 0;
     uint64_t skip = job->filled;
-    for (uint32_t i = job->done; i < job->count && count < RECEIVE_BLOCKS && bytes < TE_TURN_BYTES; i++, skip = 0) {
+    for (uint32_t i = job->done; i < job->count && count < RECEIVE_BLOCKS && bytes < TE_TURN_BYTES;
+         i++, skip = 0) {
         if (job->items[i].source != 0) {
             break; /* it is copied when its turn has come */
         }
@@ -299,7 +308,8 @@ static int take_payload(te_link *link, te_write_job *job, size_t *moved, bool *i
         te_iov_write(blocks, count, 0, link->received + link->received_start, came);
         link->received_start += came;
     } else {
-        ssize_t received = te_socket_receive(link->descriptor, blocks, count, NULL, 0, NULL, MSG_DONTWAIT);
+        ssize_t received =
+            te_socket_receive(link->descriptor, blocks, count, NULL, 0, NULL, MSG_DONTWAIT);
         outcome = received > 0 ? 1 : received < 0 && errno == EAGAIN ? 0 : -1;
         came = received > 0 ? (size_t)received : 0;
         *is_drained = came < wanted;
@@ -333,8 +343,10 @@ static void finish(te_link *link, te_write_job *job) {
         ops->write_done(ops->context, &request, job->statuses, job->count)) {
         return;
     }
-    struct iovec list = {.iov_base = job->answer, .iov_len = (2 + (size_t)job->count) * sizeof *job->answer};
-    (void)te_link_answer(link, &job->header, first, &list, first == MS_OK ? 0 : 1, NULL, 0, NULL, 0);
+    struct iovec list = {.iov_base = job->answer,
+                         .iov_len = (2 + (size_t)job->count) * sizeof *job->answer};
+    (void)te_link_answer(link, &job->header, first, &list, first == MS_OK ? 0 : 1, NULL, 0, NULL,
+                         0);
 }
 
 int te_serve_write_step(te_link *link, size_t *moved) {

@@ -28,7 +28,7 @@
 #define ACCEPTS_PER_EVENT 64
 #define CHECK_PERIOD_NS (100 * TE_NS_PER_MS)
 #define SLOWEST_BYTES_PER_MS 16384u /* 16 MiB/s: what a payload is given beyond the stall timeout */
-#define PAUSE_FRAMES 32u            /* answers waiting for the socket before a link is no longer read from */
+#define PAUSE_FRAMES 32u /* answers waiting for the socket before a link is no longer read from */
 #define PAUSE_BYTES (1u << 20)
 #define BODY_KEPT_BYTES (256u << 10)
 #define LISTENER_TAG 1u
@@ -92,7 +92,8 @@ static bool is_paused(te_link *link) {
 }
 
 void te_io_update(te_link *link) {
-    uint32_t events = (is_paused(link) ? 0u : (uint32_t)EPOLLIN) | (link->wants_out ? (uint32_t)EPOLLOUT : 0u);
+    uint32_t events =
+        (is_paused(link) ? 0u : (uint32_t)EPOLLIN) | (link->wants_out ? (uint32_t)EPOLLOUT : 0u);
     if (!link->is_owned || link->state == TE_LINK_CLOSED || events == link->events) {
         return;
     }
@@ -243,17 +244,20 @@ static void name_peer(const struct sockaddr_storage *address, char *name, size_t
 }
 
 /* A last word to somebody who gets no link: one small send, and a close. */
-static void turn_away(te_engine *engine, int descriptor, const char *name, ms_status status, const char *sentence) {
+static void turn_away(te_engine *engine, int descriptor, const char *name, ms_status status,
+                      const char *sentence) {
     ms_header request = {.method = MS_HELLO};
     ms_header header = te_answer_header(engine, &request, status, strlen(sentence), 0, 0);
-    struct iovec parts[2] = {{.iov_base = &header, .iov_len = sizeof header},
-                             {.iov_base = (void *)(uintptr_t)sentence, .iov_len = strlen(sentence)}};
+    struct iovec parts[2] = {
+        {.iov_base = &header, .iov_len = sizeof header},
+        {.iov_base = (void *)(uintptr_t)sentence, .iov_len = strlen(sentence)}};
     (void)te_socket_send(descriptor, parts, 2, NULL, 0, MSG_DONTWAIT);
     close(descriptor);
     te_log(engine, "%.100s: %s", name, sentence);
 }
 
-static void admit(te_io *io, const listener *from, int descriptor, const struct sockaddr_storage *address) {
+static void admit(te_io *io, const listener *from, int descriptor,
+                  const struct sockaddr_storage *address) {
     te_engine *engine = io->engine;
     char name[64];
     if (from->is_unix) {
@@ -262,7 +266,8 @@ static void admit(te_io *io, const listener *from, int descriptor, const struct 
         int failed = getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &who, &length);
         snprintf(name, sizeof name, "unix pid %d", (int)who.pid);
         if (failed != 0 || who.uid != geteuid()) {
-            turn_away(engine, descriptor, name, MS_REFUSED, "the socket is for the processes of its owner only");
+            turn_away(engine, descriptor, name, MS_REFUSED,
+                      "the socket is for the processes of its owner only");
             return;
         }
     } else {
@@ -272,7 +277,8 @@ static void admit(te_io *io, const listener *from, int descriptor, const struct 
     bool is_full = engine->peer_count >= engine->config.connections_accepted_max;
     pthread_mutex_unlock(&engine->peers_lock);
     if (is_full) {
-        turn_away(engine, descriptor, name, MS_LIMIT, "no further connections are accepted: their limit is reached");
+        turn_away(engine, descriptor, name, MS_LIMIT,
+                  "no further connections are accepted: their limit is reached");
         return;
     }
     te_socket_tune(descriptor, from->is_unix);
@@ -291,7 +297,8 @@ static void admit(te_io *io, const listener *from, int descriptor, const struct 
 
 /* No descriptor is left: the one kept back lets us accept and close, instead of being woken for ever. */
 static void accept_and_close(te_io *io, int from) {
-    te_log(io->engine, "a connection was closed at once: this process has no file descriptors left");
+    te_log(io->engine,
+           "a connection was closed at once: this process has no file descriptors left");
     if (io->reserve < 0) {
         struct timespec pause = {.tv_nsec = 10 * 1000000};
         nanosleep(&pause, NULL);
@@ -309,8 +316,8 @@ static void accept_some(te_io *io, const listener *from) {
     for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
         struct sockaddr_storage address = {0};
         socklen_t length = sizeof address;
-        int descriptor =
-            accept4(from->descriptor, (struct sockaddr *)&address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int descriptor = accept4(from->descriptor, (struct sockaddr *)&address, &length,
+                                 SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (descriptor >= 0) {
             admit(io, from, descriptor, &address);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -322,7 +329,8 @@ static void accept_some(te_io *io, const listener *from) {
     }
 }
 
-static ms_status add_listener(te_engine *engine, const te_address *address, uint16_t *bound, char *error) {
+static ms_status add_listener(te_engine *engine, const te_address *address, uint16_t *bound,
+                              char *error) {
     ms_status status = te_engine_check(engine);
     if (status != MS_OK) {
         te_error(error, "the engine is closed, or was opened before a fork");
@@ -345,14 +353,16 @@ static ms_status add_listener(te_engine *engine, const te_address *address, uint
     added->is_unix = address->is_unix;
     struct stat file;
     if (address->is_unix) {
-        snprintf(added->path, sizeof added->path, "%s", ((const struct sockaddr_un *)&address->storage)->sun_path);
+        snprintf(added->path, sizeof added->path, "%s",
+                 ((const struct sockaddr_un *)&address->storage)->sun_path);
         if (stat(added->path, &file) == 0) {
             added->device = file.st_dev;
             added->inode = file.st_ino;
         }
     }
     te_io *io = engine->io;
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uintptr_t)added | LISTENER_TAG};
+    struct epoll_event event = {.events = EPOLLIN,
+                                .data.u64 = (uint64_t)(uintptr_t)added | LISTENER_TAG};
     if (epoll_ctl(io->epoll, EPOLL_CTL_ADD, added->descriptor, &event) != 0) {
         te_error(error, "epoll refuses the listener: %s", strerror(errno));
         close(added->descriptor);
@@ -366,7 +376,8 @@ static ms_status add_listener(te_engine *engine, const te_address *address, uint
     return MS_OK;
 }
 
-ms_status te_listen_tcp(te_engine *engine, const char *host, uint16_t port, uint16_t *bound, char *error) {
+ms_status te_listen_tcp(te_engine *engine, const char *host, uint16_t port, uint16_t *bound,
+                        char *error) {
     char text[160];
     bool is_v6 = strchr(host, ':') != NULL && host[0] != '[';
     snprintf(text, sizeof text, is_v6 ? "[%s]:%u" : "%s:%u", host, (unsigned)port);
@@ -400,23 +411,27 @@ static bool check_header(te_link *link) {
     const ms_header *header = &link->header;
     uint32_t body_max = link->state == TE_LINK_HELLO ? MS_BODY_BYTES_MAX_HELLO : MS_BODY_BYTES_MAX;
     if (header->magic != MS_MAGIC) {
-        te_link_fail(link, MS_BAD_FRAME, "this is not a mooncake-store frame (it begins with %08x, not %08x)",
+        te_link_fail(link, MS_BAD_FRAME,
+                     "this is not a mooncake-store frame (it begins with %08x, not %08x)",
                      (unsigned)header->magic, MS_MAGIC);
     } else if (link->state == TE_LINK_HELLO && header->method != MS_HELLO) {
         te_link_fail(link, MS_BAD_FRAME, "the first frame must be HELLO, this is method 0x%02x",
                      (unsigned)header->method);
     } else if (header->method != MS_HELLO &&
                (header->version < MS_WIRE_VERSION_OLDEST || header->version > MS_WIRE_VERSION)) {
-        te_link_fail(link, MS_VERSION_MISMATCH, "a frame of wire version %u; this side speaks %u to %u",
+        te_link_fail(link, MS_VERSION_MISMATCH,
+                     "a frame of wire version %u; this side speaks %u to %u",
                      (unsigned)header->version, MS_WIRE_VERSION_OLDEST, MS_WIRE_VERSION);
     } else if (header->kind > MS_ONEWAY || header->reserved != 0) {
-        te_link_fail(link, MS_BAD_FRAME, "kind %u, reserved %u: not a frame of this version", (unsigned)header->kind,
-                     (unsigned)header->reserved);
+        te_link_fail(link, MS_BAD_FRAME, "kind %u, reserved %u: not a frame of this version",
+                     (unsigned)header->kind, (unsigned)header->reserved);
     } else if (header->body_length > body_max) {
-        te_link_fail(link, MS_BAD_FRAME, "a body of %u bytes; at most %u are accepted", (unsigned)header->body_length,
-                     (unsigned)body_max);
-    } else if (header->trailer_length != 0 || (header->payload_length != 0 && header->method != MS_WRITE)) {
-        te_link_fail(link, MS_BAD_FRAME, "method 0x%02x has no payload and no trailer", (unsigned)header->method);
+        te_link_fail(link, MS_BAD_FRAME, "a body of %u bytes; at most %u are accepted",
+                     (unsigned)header->body_length, (unsigned)body_max);
+    } else if (header->trailer_length != 0 ||
+               (header->payload_length != 0 && header->method != MS_WRITE)) {
+        te_link_fail(link, MS_BAD_FRAME, "method 0x%02x has no payload and no trailer",
+                     (unsigned)header->method);
     } else {
         return true;
     }
@@ -439,12 +454,15 @@ static ms_status default_hello(te_engine *engine, uint8_t answer[4096], uint32_t
 static void handle_hello(te_link *link, const uint8_t *body) {
     te_engine *engine = link->engine;
     if (link->header.kind != MS_REQUEST || link->header.body_length < sizeof(ms_hello)) {
-        te_link_fail(link, MS_BAD_FRAME, "HELLO must be a request of at least %zu bytes", sizeof(ms_hello));
+        te_link_fail(link, MS_BAD_FRAME, "HELLO must be a request of at least %zu bytes",
+                     sizeof(ms_hello));
         return;
     }
     memcpy(&link->hello, body, sizeof link->hello);
-    if (link->hello.version_newest < MS_WIRE_VERSION_OLDEST || link->hello.version_oldest > MS_WIRE_VERSION) {
-        te_link_fail(link, MS_VERSION_MISMATCH, "you speak wire versions %u to %u, this side speaks %u to %u",
+    if (link->hello.version_newest < MS_WIRE_VERSION_OLDEST ||
+        link->hello.version_oldest > MS_WIRE_VERSION) {
+        te_link_fail(link, MS_VERSION_MISMATCH,
+                     "you speak wire versions %u to %u, this side speaks %u to %u",
                      (unsigned)link->hello.version_oldest, (unsigned)link->hello.version_newest,
                      MS_WIRE_VERSION_OLDEST, MS_WIRE_VERSION);
         return;
@@ -454,10 +472,10 @@ static void handle_hello(te_link *link, const uint8_t *body) {
     char error[TE_ERROR_BYTES] = "";
     void *context = NULL;
     te_request request = request_of(link, body);
-    bool has_service =
-        atomic_load_explicit(&engine->is_serving, memory_order_acquire) && engine->service.on_hello != NULL;
-    ms_status status = has_service ? engine->service.on_hello(engine->service.context, &request, answer, &length,
-                                                              &context, error)
+    bool has_service = atomic_load_explicit(&engine->is_serving, memory_order_acquire) &&
+                       engine->service.on_hello != NULL;
+    ms_status status = has_service ? engine->service.on_hello(engine->service.context, &request,
+                                                              answer, &length, &context, error)
                                    : default_hello(engine, answer, &length);
     if (status != MS_OK) {
         error[TE_ERROR_BYTES - 1] = '\0';
@@ -469,6 +487,9 @@ static void handle_hello(te_link *link, const uint8_t *body) {
     link->peer_context = context;
     link->is_known = true;
     pthread_mutex_unlock(&engine->peers_lock);
+    if (engine->link_opened != NULL) {
+        engine->link_opened(engine, link);
+    }
     struct iovec part = {.iov_base = answer, .iov_len = length};
     (void)te_link_answer(link, &link->header, MS_OK, &part, 1, NULL, 0, NULL, 0);
 }
@@ -514,7 +535,8 @@ static bool dispatch(te_link *link, const uint8_t *body) {
             return link->state == TE_LINK_OPEN;
         }
         if ((link->hello.right & MS_RIGHT_WRITE) == 0) {
-            te_link_fail(link, MS_REFUSED, "a WRITE on a connection that said HELLO for reading only");
+            te_link_fail(link, MS_REFUSED,
+                         "a WRITE on a connection that said HELLO for reading only");
             return false;
         }
         if (te_serve_write_begin(link, &request)) {
@@ -541,9 +563,10 @@ static bool dispatch(te_link *link, const uint8_t *body) {
 
 int te_link_receive(te_link *link, struct iovec *parts, size_t count, size_t *received) {
     ssize_t came = link->is_unix ? te_socket_receive(link->descriptor, parts, count, link->passed,
-                                                     sizeof link->passed / sizeof *link->passed, &link->passed_count,
-                                                     MSG_DONTWAIT)
-                                 : te_socket_receive(link->descriptor, parts, count, NULL, 0, NULL, MSG_DONTWAIT);
+                                                     sizeof link->passed / sizeof *link->passed,
+                                                     &link->passed_count, MSG_DONTWAIT)
+                                 : te_socket_receive(link->descriptor, parts, count, NULL, 0, NULL,
+                                                     MSG_DONTWAIT);
     if (came > 0) {
         *received = (size_t)came;
         return 1;
@@ -604,7 +627,8 @@ static int receive_large_body(te_link *link, bool *is_drained) {
         if (*is_drained) {
             return 0;
         }
-        struct iovec room = {.iov_base = link->body + link->body_filled, .iov_len = length - link->body_filled};
+        struct iovec room = {.iov_base = link->body + link->body_filled,
+                             .iov_len = length - link->body_filled};
         size_t came = 0;
         int outcome = te_link_receive(link, &room, 1, &came);
         if (outcome != 1) {
@@ -770,7 +794,8 @@ static void check_deadlines(te_io *io, int64_t now) {
 static void sweep(te_io *io) {
     for (te_link *link = io->links, *next; link != NULL; link = next) {
         next = link->io_next;
-        if ((link->write != NULL && te_write_job_uses_removed(link->write)) || te_link_reads_removed(link)) {
+        if ((link->write != NULL && te_write_job_uses_removed(link->write)) ||
+            te_link_reads_removed(link)) {
             te_link_close(link, "the segment that it used was removed");
         }
     }
@@ -812,7 +837,8 @@ static int timeout_ms(te_io *io) {
 
 static void run_list(te_io *io) {
     te_link *link = io->run_first;
-    io->run_first = io->run_last = NULL; /* one turn each: who has more to do is put on the new list */
+    io->run_first = io->run_last =
+        NULL; /* one turn each: who has more to do is put on the new list */
     while (link != NULL) {
         te_link *next = link->run_next;
         link->is_on_run_list = false;
@@ -891,7 +917,8 @@ ms_status te_io_open(te_engine *engine) {
     }
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < count; i++) { /* all of them first: te_io_stop looks at every one */
-        engine->io[i] = (te_io){.engine = engine, .index = i, .epoll = -1, .wake = -1, .reserve = -1};
+        engine->io[i] =
+            (te_io){.engine = engine, .index = i, .epoll = -1, .wake = -1, .reserve = -1};
         pthread_mutex_init(&engine->io[i].lock, NULL);
     }
     for (uint32_t i = 0; i < count && status == MS_OK; i++) {
@@ -903,7 +930,8 @@ ms_status te_io_open(te_engine *engine) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
         if (io->staging == NULL) {
             status = MS_NO_MEMORY;
-        } else if (io->epoll < 0 || io->wake < 0 || epoll_ctl(io->epoll, EPOLL_CTL_ADD, io->wake, &event) != 0) {
+        } else if (io->epoll < 0 || io->wake < 0 ||
+                   epoll_ctl(io->epoll, EPOLL_CTL_ADD, io->wake, &event) != 0) {
             status = MS_LIMIT;
         } else {
             status = te_thread_start(&io->thread, "te-io", run_io, io);
@@ -938,8 +966,8 @@ void te_io_stop(te_engine *engine) {
             io->listeners = closed->next;
             close(closed->descriptor);
             struct stat file;
-            if (closed->is_unix && stat(closed->path, &file) == 0 && file.st_dev == closed->device &&
-                file.st_ino == closed->inode) {
+            if (closed->is_unix && stat(closed->path, &file) == 0 &&
+                file.st_dev == closed->device && file.st_ino == closed->inode) {
                 unlink(closed->path);
             }
             free(closed);

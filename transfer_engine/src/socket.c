@@ -26,7 +26,8 @@
 static ms_status parse_unix(const char *path, size_t length, te_address *address, char *error) {
     struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
     if (length == 0 || length >= sizeof un->sun_path || memchr(path, '\0', length) != NULL) {
-        te_error(error, "the socket path has %zu bytes; 1 to %zu can be used", length, sizeof un->sun_path - 1);
+        te_error(error, "the socket path has %zu bytes; 1 to %zu can be used", length,
+                 sizeof un->sun_path - 1);
         return MS_BAD_REQUEST;
     }
     un->sun_family = AF_UNIX;
@@ -55,8 +56,10 @@ ms_status te_address_parse(const char *text, size_t length, te_address *address,
     } else if (memchr(text, ':', host_length) != NULL) {
         host_length = 0; /* an IPv6 address without its brackets: which colon begins the port? */
     }
-    if (host_length == 0 || host_length >= sizeof host || port_length == 0 || port_length >= sizeof port) {
-        te_error(error, "%.*s is not an address: use \"127.0.0.1:7700\", \"[::1]:7700\" or \"unix:PATH\"",
+    if (host_length == 0 || host_length >= sizeof host || port_length == 0 ||
+        port_length >= sizeof port) {
+        te_error(error,
+                 "%.*s is not an address: use \"127.0.0.1:7700\", \"[::1]:7700\" or \"unix:PATH\"",
                  (int)(length > 100 ? 100 : length), text);
         return MS_BAD_REQUEST;
     }
@@ -65,7 +68,8 @@ ms_status te_address_parse(const char *text, size_t length, te_address *address,
     memcpy(port, text + colon, port_length);
     port[port_length] = '\0';
 
-    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+                             .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
     if (getaddrinfo(host, port, &hints, &found) != 0) {
         te_error(error, "%s port %s is not a numeric IPv4 or IPv6 address and a port", host, port);
@@ -73,7 +77,8 @@ ms_status te_address_parse(const char *text, size_t length, te_address *address,
     }
     memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
     address->length = found->ai_addrlen;
-    snprintf(address->text, sizeof address->text, found->ai_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+    snprintf(address->text, sizeof address->text,
+             found->ai_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
     freeaddrinfo(found);
     return MS_OK;
 }
@@ -97,7 +102,8 @@ void te_socket_tune(int descriptor, bool is_unix) {
 
 ms_status te_socket_set_blocking(int descriptor, bool blocking) {
     int flags = fcntl(descriptor, F_GETFL);
-    if (flags < 0 || fcntl(descriptor, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK) < 0) {
+    if (flags < 0 ||
+        fcntl(descriptor, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK) < 0) {
         return MS_IO_ERROR;
     }
     return MS_OK;
@@ -111,8 +117,9 @@ static bool is_stale(const te_address *address) {
     if (descriptor < 0) {
         return false;
     }
-    bool refused = connect(descriptor, (const struct sockaddr *)&address->storage, address->length) != 0 &&
-                   errno == ECONNREFUSED;
+    bool refused =
+        connect(descriptor, (const struct sockaddr *)&address->storage, address->length) != 0 &&
+        errno == ECONNREFUSED;
     close(descriptor);
     return refused;
 }
@@ -134,7 +141,8 @@ static int bind_unix(int descriptor, const te_address *address) {
 }
 
 ms_status te_socket_listen(const te_address *address, int *listener, uint16_t *port, char *error) {
-    int descriptor = socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int descriptor =
+        socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (descriptor < 0) {
         te_error(error, "cannot open a socket for %s: %s", address->text, strerror(errno));
         return MS_IO_ERROR;
@@ -182,7 +190,8 @@ static ms_status wait_connected(int descriptor, int64_t deadline_ns, int *proble
         if (left <= 0) {
             return MS_TIMEOUT;
         }
-        struct timespec timeout = {.tv_sec = (time_t)(left / TE_NS_PER_S), .tv_nsec = (long)(left % TE_NS_PER_S)};
+        struct timespec timeout = {.tv_sec = (time_t)(left / TE_NS_PER_S),
+                                   .tv_nsec = (long)(left % TE_NS_PER_S)};
         struct pollfd waited = {.fd = descriptor, .events = POLLOUT};
         int ready = ppoll(&waited, 1, &timeout, NULL);
         if (ready < 0 && errno != EINTR) {
@@ -200,7 +209,8 @@ static ms_status wait_connected(int descriptor, int64_t deadline_ns, int *proble
 }
 
 /* A Unix socket with a full backlog says EAGAIN at once: there is nothing to poll for, so it is tried again. */
-static ms_status connect_until(int descriptor, const te_address *address, int64_t deadline_ns, int *problem) {
+static ms_status connect_until(int descriptor, const te_address *address, int64_t deadline_ns,
+                               int *problem) {
     for (;;) {
         if (connect(descriptor, (const struct sockaddr *)&address->storage, address->length) == 0) {
             return MS_OK;
@@ -220,8 +230,10 @@ static ms_status connect_until(int descriptor, const te_address *address, int64_
     }
 }
 
-ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *connected, char *error) {
-    int descriptor = socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *connected,
+                            char *error) {
+    int descriptor =
+        socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (descriptor < 0) {
         te_error(error, "cannot open a socket for %s: %s", address->text, strerror(errno));
         return errno == EMFILE || errno == ENFILE ? MS_LIMIT : MS_IO_ERROR;
@@ -238,7 +250,8 @@ ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int 
         if (setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof tick) != 0 ||
             setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &tick, sizeof tick) != 0 ||
             te_socket_set_blocking(descriptor, true) != MS_OK) {
-            te_error(error, "cannot set up the connection to %s: %s", address->text, strerror(errno));
+            te_error(error, "cannot set up the connection to %s: %s", address->text,
+                     strerror(errno));
             status = MS_IO_ERROR;
         }
     }
@@ -252,8 +265,8 @@ ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int 
 
 /* ---- moving bytes ----------------------------------------------------------------------------------------- */
 
-ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count, const int *descriptors,
-                       size_t descriptor_count, int flags) {
+ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count,
+                       const int *descriptors, size_t descriptor_count, int flags) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
@@ -276,8 +289,8 @@ ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count, 
     return sent;
 }
 
-ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int *passed, size_t passed_room,
-                          size_t *passed_count, int flags) {
+ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int *passed,
+                          size_t passed_room, size_t *passed_count, int flags) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
@@ -294,7 +307,8 @@ ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int
     if (received < 0 || passed == NULL) {
         return received;
     }
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL; header = CMSG_NXTHDR(&message, header)) {
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL;
+         header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
             continue;
         }
@@ -333,8 +347,8 @@ void te_iov_advance(struct iovec **parts, size_t *count, size_t bytes) {
 }
 
 /* Copies between blocks [offset, offset + length) and a flat buffer, one way or the other. */
-static void copy_blocks(const struct iovec *parts, size_t count, size_t offset, uint8_t *flat, size_t length,
-                        bool to_flat) {
+static void copy_blocks(const struct iovec *parts, size_t count, size_t offset, uint8_t *flat,
+                        size_t length, bool to_flat) {
     for (size_t i = 0; i < count && length > 0; i++) {
         if (offset >= parts[i].iov_len) {
             offset -= parts[i].iov_len;
@@ -350,10 +364,12 @@ static void copy_blocks(const struct iovec *parts, size_t count, size_t offset, 
     }
 }
 
-void te_iov_read(const struct iovec *parts, size_t count, size_t offset, void *target, size_t length) {
+void te_iov_read(const struct iovec *parts, size_t count, size_t offset, void *target,
+                 size_t length) {
     copy_blocks(parts, count, offset, target, length, true);
 }
 
-void te_iov_write(const struct iovec *parts, size_t count, size_t offset, const void *source, size_t length) {
+void te_iov_write(const struct iovec *parts, size_t count, size_t offset, const void *source,
+                  size_t length) {
     copy_blocks(parts, count, offset, (uint8_t *)(uintptr_t)source, length, false);
 }

@@ -99,7 +99,8 @@ ms_status te_spawn(te_engine *engine, void (*run)(void *argument), void *argumen
         status = MS_CLOSED;
     } else if (workers->count == QUEUE_JOBS || engine->config.worker_threads == 0) {
         status = MS_LIMIT;
-    } else if (workers->count >= workers->waiting && workers->started < engine->config.worker_threads) {
+    } else if (workers->count >= workers->waiting &&
+               workers->started < engine->config.worker_threads) {
         /* Nobody is free for it.  The lock is kept: a second caller would start the same thread again. */
         status = te_thread_start(&workers->threads[workers->started], "te-worker", work, workers);
         workers->started += status == MS_OK;
