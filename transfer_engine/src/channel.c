@@ -4,7 +4,7 @@
  * and the least used can be closed.  A rail is an address of the peer: the Unix socket first, then the one with the fewest
  * connections; one that failed is tried last, for a pause that grows with each failure.
  */
-#include "te_internal.h"
+#include "te_parts.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -511,12 +511,26 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
     return status;
 }
 
+/* A thread in a scope (scope.c) enters its connection there, so that a cancel can break its waiting off. */
+static ms_status checkout_in_scope(te_channel *channel, bool may_wait, int64_t deadline_ns,
+                                   te_connection **connection) {
+    ms_status status = checkout(channel, may_wait, deadline_ns, connection);
+    if (status == MS_OK) {
+        status = te_scope_add(*connection);
+        if (status != MS_OK) {
+            te_checkin(*connection, true);
+            *connection = NULL;
+        }
+    }
+    return status;
+}
+
 ms_status te_checkout(te_channel *channel, int64_t deadline_ns, te_connection **connection) {
-    return checkout(channel, true, deadline_ns, connection);
+    return checkout_in_scope(channel, true, deadline_ns, connection);
 }
 
 ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection) {
-    return checkout(channel, false, deadline_ns, connection);
+    return checkout_in_scope(channel, false, deadline_ns, connection);
 }
 
 void te_checkin(te_connection *connection, bool reusable) {
@@ -524,6 +538,7 @@ void te_checkin(te_connection *connection, bool reusable) {
     if (te_engine_check(channel->engine) == MS_FORKED) {
         return;
     }
+    te_scope_remove(connection);
     drop_passed(connection);
     int64_t now = te_now_ns();
     te_connection *useless = NULL;

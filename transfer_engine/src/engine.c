@@ -177,7 +177,7 @@ static void read_boot_id(uint8_t boot_id[16]) {
         const char *place = text[i] != '\0' ? strchr(hexadecimal, text[i]) : NULL;
         if (place != NULL) {
             unsigned digit = (unsigned)(place - hexadecimal);
-            boot_id[digits / 2] = (uint8_t)(boot_id[digits / 2] << 4 | digit);
+            boot_id[digits / 2] = (uint8_t)((unsigned)boot_id[digits / 2] << 4 | digit);
             digits++;
         }
     }

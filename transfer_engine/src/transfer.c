@@ -8,7 +8,7 @@
  * A part is one frame.  Its answer is received by one recvmsg into header, targets and trailer, which is right when every
  * item is OK; else the bytes of later items lie too far in front, and are moved to their places.
  */
-#include "te_internal.h"
+#include "te_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +30,7 @@ typedef struct part {
 typedef struct transfer {
     te_channel *channel;
     te_engine *engine;
+    te_scope *scope; /* of the caller: it may be cancelled */
     int64_t deadline_ns;
     size_t count;
     const ms_read_item *reads; /* NULL: a write */
@@ -451,6 +452,7 @@ static void carry_in_worker(void *argument) {
     moved->active += has_work;
     pthread_mutex_unlock(&moved->lock);
     if (has_work) {
+        te_scope *outer = te_scope_enter(moved->scope);
         te_connection *connection = NULL;
         ms_status status = te_checkout_try(moved->channel, moved->deadline_ns, &connection);
         part taken;
@@ -463,6 +465,7 @@ static void carry_in_worker(void *argument) {
         if (connection != NULL) {
             te_checkin(connection, !has_failed);
         }
+        te_scope_enter(outer);
         pthread_mutex_lock(&moved->lock);
         if (is_returned && moved->returned_count < RETURNED_MAX) {
             moved->returned[moved->returned_count++] = taken;
@@ -586,6 +589,7 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
     transfer wanted = {
         .channel = channel,
         .engine = te_channel_engine(channel),
+        .scope = te_scope_current(),
         .deadline_ns = deadline_ns,
         .count = count,
         .reads = items,
@@ -661,6 +665,7 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
     transfer wanted = {
         .channel = channel,
         .engine = te_channel_engine(channel),
+        .scope = te_scope_current(),
         .deadline_ns = deadline_ns,
         .count = count,
         .writes = items,
