@@ -164,6 +164,10 @@ ms_status cl_master_call(cl_client *client, uint16_t method, uint32_t flags, con
                          size_t body_count, te_reply *reply, const char *stage, int64_t deadline_ns,
                          cl_failure *failure);
 
+/* Look up every PENDING item at the master; locations[i] gets a reference when it was found (may be NULL). */
+ms_status cl_lookup(cl_client *client, cl_item *items, size_t count, cl_location **locations, int64_t deadline_ns,
+                    cl_failure *failure);
+
 /* A number for a request that is executed at most once, and its ms_batch.  Each start has its end. */
 ms_batch cl_number_start(cl_client *client, uint32_t count);
 void cl_number_end(cl_client *client, uint64_t number);
