@@ -68,6 +68,9 @@ ms_status cl_read_counters(uint64_t handle, cl_counters *counters);
 /* Memory that servers on this host can copy from directly. */
 ms_status cl_alloc(uint64_t handle, size_t length, uint64_t *address);
 ms_status cl_free(uint64_t handle, uint64_t address);
+/* Tells the engine's transports of memory that will be read into and written from often. */
+ms_status cl_register_memory(uint64_t handle, uint64_t address, uint64_t length);
+ms_status cl_unregister_memory(uint64_t handle, uint64_t address);
 /* Adds the hot functions to the extension module and keeps the function that makes exceptions. */
 int cl_install(uintptr_t module, uintptr_t make_error);
 /* end cdef */

@@ -276,6 +276,22 @@ ms_status cl_free(uint64_t handle, uint64_t address) {
     return MS_OK;
 }
 
+ms_status cl_register_memory(uint64_t handle, uint64_t address, uint64_t length) {
+    cl_client *client = cl_enter(handle, NULL);
+    if (client == NULL) return MS_CLOSED;
+    ms_status status = te_register_local_memory(client->engine, address, length, "*");
+    cl_leave(client);
+    return status;
+}
+
+ms_status cl_unregister_memory(uint64_t handle, uint64_t address) {
+    cl_client *client = cl_enter(handle, NULL);
+    if (client == NULL) return MS_CLOSED;
+    ms_status status = te_unregister_local_memory(client->engine, address);
+    cl_leave(client);
+    return status;
+}
+
 te_engine *cl_engine(cl_client *client) { return client->engine; }
 
 ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {

@@ -38,7 +38,8 @@ typedef enum cl_operation {
     CL_PIN = 6,
     CL_UNPIN = 7,
     CL_TOUCH = 8,
-    CL_SIZES = 9
+    CL_SIZES = 9,
+    CL_COMMAND = 10   /* any frame to the master; no keys, a body of bytes */
 } cl_operation;
 
 /* One call: its arguments in C, references that keep them alive, and what came of it. */
@@ -60,6 +61,15 @@ typedef struct cl_job {
     ms_status status;
     cl_failure failure;
     int phase; /* CL_GET: 0 sizes, 1 bytes */
+
+    uint16_t method; /* CL_COMMAND */
+    uint32_t flags;
+    bool numbered;
+    PyObject *body; /* reference */
+    const uint8_t *body_bytes;
+    size_t body_length;
+    uint8_t *answer;
+    size_t answer_length;
 
     struct cl_async *async;
     uint64_t number;

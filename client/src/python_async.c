@@ -89,7 +89,7 @@ static PyObject *async_submit(PyObject *self, PyObject *const *arguments, Py_ssi
     cl_async *async = PyCapsule_GetPointer(arguments[0], CAPSULE);
     long operation = async != NULL ? PyLong_AsLong(arguments[1]) : -1;
     if (PyErr_Occurred()) return NULL;
-    if (operation < 0 || operation > CL_SIZES) {
+    if (operation < 0 || operation > CL_COMMAND) {
         PyErr_SetString(PyExc_ValueError, "no such operation");
         return NULL;
     }

@@ -62,6 +62,7 @@ CALL(call_pin, CL_PIN)
 CALL(call_unpin, CL_UNPIN)
 CALL(call_touch, CL_TOUCH)
 CALL(call_sizes, CL_SIZES)
+CALL(call_command, CL_COMMAND)
 
 /* view_open(handle, key, timeout_s) -> None or (memory, token): memory is a read-only memoryview of the stored bytes. */
 static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
@@ -125,6 +126,7 @@ static PyMethodDef methods[] = {
     FAST("client_unpin", call_unpin, "unpin(handle, key or keys, timeout_s)"),
     FAST("client_touch", call_touch, "touch(handle, key or keys, timeout_s)"),
     FAST("client_sizes", call_sizes, "sizes(handle, key or keys, timeout_s)"),
+    FAST("client_command", call_command, "command(handle, method, flags, body, numbered, timeout_s)"),
     FAST("client_view_open", call_view_open, "view_open(handle, key, timeout_s)"),
     {"client_view_close", call_view_close, METH_VARARGS, "view_close(handle, token)"},
     {NULL, NULL, 0, NULL},

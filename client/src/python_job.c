@@ -27,7 +27,7 @@ int cl_python_init(PyObject *make_error) {
 
 PyObject *cl_make_error(const cl_job *job, const cl_item *item, ms_status status) {
     const cl_failure *failure = &job->failure;
-    bool told = failure->status == (int32_t)status || job->count == 1;
+    bool told = failure->status == (int32_t)status || job->count <= 1;
     const char *stage = failure->stage[0] != '\0' ? failure->stage : "";
     double elapsed_s = (double)(te_now_ns() - job->started_ns) * 1e-9;
     PyObject *key = item != NULL ? PyUnicode_DecodeUTF8((const char *)item->key, (Py_ssize_t)item->key_length, "replace")
@@ -190,10 +190,26 @@ static int take_timeout(cl_job *job, PyObject *timeout) {
     return 0;
 }
 
+static int take_command(cl_job *job, PyObject *const *arguments) {
+    job->method = (uint16_t)PyLong_AsUnsignedLong(arguments[1]);
+    job->flags = (uint32_t)PyLong_AsUnsignedLong(arguments[2]);
+    if (PyErr_Occurred()) return -1;
+    char *bytes;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(arguments[3], &bytes, &length) != 0) return -1;
+    Py_INCREF(arguments[3]);
+    job->body = arguments[3];
+    job->body_bytes = (const uint8_t *)bytes;
+    job->body_length = (size_t)length;
+    job->numbered = PyObject_IsTrue(arguments[4]) == 1;
+    return 0;
+}
+
 /* handle, keys, then by operation:  get_into, put: buffers;  put: options;  remove: force;
- * match_prefix: pin, pin_deadline_ms;  pin: pin_deadline_ms;  last: timeout_s. */
+ * match_prefix: pin, pin_deadline_ms;  pin: pin_deadline_ms;  last: timeout_s.
+ * command: handle, method, flags, body, numbered, timeout_s. */
 int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments, Py_ssize_t count) {
-    static const Py_ssize_t counts[] = {3, 3, 4, 5, 4, 5, 4, 3, 3, 3};
+    static const Py_ssize_t counts[] = {3, 3, 4, 5, 4, 5, 4, 3, 3, 3, 6};
     job->operation = operation;
     job->client = NULL;
     job->count = 0;
@@ -204,6 +220,8 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
     job->phase = 0;
     job->matched = 0;
     job->async = NULL;
+    job->body = NULL;
+    job->answer = NULL;
     job->started_ns = te_now_ns();
     job->items = job->item_scratch;
     job->keys = job->key_scratch;
@@ -220,7 +238,11 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
         raise_error(job, NULL, (ms_status)job->failure.status);
         return -1;
     }
-    if (take_keys(job, arguments[1]) != 0) goto failed;
+    if (operation == CL_COMMAND) {
+        if (take_command(job, arguments) != 0) goto failed;
+    } else if (take_keys(job, arguments[1]) != 0) {
+        goto failed;
+    }
     if (operation == CL_GET_INTO && take_memories(job, arguments[2], true) != 0) goto failed;
     if (operation == CL_PUT &&
         (take_memories(job, arguments[2], false) != 0 || take_put_options(job, arguments[3]) != 0))
@@ -252,6 +274,10 @@ void cl_job_release(cl_job *job) {
     if (job->buffers != job->buffer_scratch) free(job->buffers);
     if (job->values != job->value_scratch) free(job->values);
     job->count = 0;
+    Py_XDECREF(job->body);
+    job->body = NULL;
+    free(job->answer);
+    job->answer = NULL;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -312,6 +338,10 @@ void cl_job_run(cl_job *job) {
     case CL_TOUCH:
         job->status = cl_mark(client, MS_TOUCH, items, count, 0, job->deadline_ns, &job->failure);
         break;
+    case CL_COMMAND:
+        job->status = cl_command(job->handle, job->method, job->flags, job->body_bytes, job->body_length,
+                                 job->numbered, &job->answer, &job->answer_length, job->deadline_ns, &job->failure);
+        break;
     }
 }
 
@@ -361,6 +391,7 @@ static PyObject *item_value(cl_job *job, size_t index) {
         if (item->status == MS_EXISTS) return PyLong_FromLong(0);
         break;
     case CL_MATCH_PREFIX:
+    case CL_COMMAND:
         break;
     }
     if (item->status == MS_NOT_FOUND) Py_RETURN_NONE;
@@ -368,6 +399,12 @@ static PyObject *item_value(cl_job *job, size_t index) {
 }
 
 PyObject *cl_job_result(cl_job *job) {
+    if (job->operation == CL_COMMAND) {
+        if (job->status == MS_OK)
+            return PyBytes_FromStringAndSize((const char *)job->answer, (Py_ssize_t)job->answer_length);
+        raise_error(job, NULL, job->status);
+        return NULL;
+    }
     if (job->operation == CL_MATCH_PREFIX) {
         if (job->status == MS_OK) return PyLong_FromSize_t(job->matched);
         raise_error(job, NULL, job->status);
@@ -380,13 +417,21 @@ PyObject *cl_job_result(cl_job *job) {
     }
     PyObject *list = PyList_New((Py_ssize_t)job->count);
     if (list == NULL) return NULL;
+    bool has_errors = false;
     for (size_t i = 0; i < job->count; i++) {
         PyObject *value = item_value(job, i);
-        if (value == NULL && !PyErr_Occurred()) value = cl_make_error(job, &job->items[i], job->items[i].status);
+        if (value == NULL && !PyErr_Occurred()) {
+            value = cl_make_error(job, &job->items[i], job->items[i].status);
+            has_errors = true;
+        }
         if (value == NULL || PyList_SetItem(list, (Py_ssize_t)i, value) != 0) {
             Py_DECREF(list);
             return NULL;
         }
     }
-    return list;
+    if (!has_errors) return list;
+    /* A tuple says that there are exceptions in it: Python need not look at every item of a good batch. */
+    PyObject *tuple = PyList_AsTuple(list);
+    Py_DECREF(list);
+    return tuple;
 }
