@@ -15,7 +15,7 @@ __all__ = ["MasterAddress", "parse_master"]
 
 @dataclass(frozen=True, slots=True)
 class MasterAddress:
-    """Where a master is: `tcp` as C wants it (`ip:port`, `[ip]:port`), or a Unix socket, or both."""
+    """Where a master is: `tcp` is `ip:port` or `[ip]:port`; it, a Unix socket, or both."""
 
     tcp: str | None
     unix: str | None

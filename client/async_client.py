@@ -98,7 +98,7 @@ class AsyncClient:
         """The cause of the latest failure that was answered as a miss."""
         return self._core.last_error
 
-    # ---- inside ------------------------------------------------------------------------------------
+    # ---- inside ----
 
     def _completed(self) -> None:
         for number, result in _c.async_completed(self._async):
@@ -164,7 +164,7 @@ class AsyncClient:
             raise error_from_status(status, key=key)
         return bytes(ffi.buffer(out))
 
-    # ---- reading -----------------------------------------------------------------------------------
+    # ---- reading ----
 
     async def get(self, key: str, *, timeout_s: float | None = None) -> bytes | None:
         """As `Client.get`."""
@@ -216,7 +216,7 @@ class AsyncClient:
         count: int = await self._read(_MATCH, list(keys), pin, pin_ms, miss=0, timeout_s=timeout_s)
         return count
 
-    # ---- storing -----------------------------------------------------------------------------------
+    # ---- storing ----
 
     async def put(
         self,
@@ -319,7 +319,7 @@ class AsyncClient:
             if cursor == 0:
                 return count
 
-    # ---- what keeps an object, and looking around ---------------------------------------------------
+    # ---- what keeps an object, and looking around ----
 
     async def pin(
         self, key: str | Sequence[str], *, pin_timeout_s: float | None = None,

@@ -172,7 +172,7 @@ class Client:
         """The cause of the latest failure that was answered as a miss."""
         return self._core.last_error
 
-    # ---- reading ---------------------------------------------------------------------------------
+    # ---- reading ----
 
     def get(self, key: str, *, timeout_s: float | None = None) -> bytes | None:
         """Return the object's bytes, or None when it is not there.
@@ -326,7 +326,7 @@ class Client:
         memory, token = opened
         return View(memory, lambda: _c.client_view_close(handle, token), is_copy=False)
 
-    # ---- storing ---------------------------------------------------------------------------------
+    # ---- storing ----
 
     def put(
         self,
@@ -400,8 +400,9 @@ class Client:
         soft_pin: bool = False,
         timeout_s: float | None = None,
     ) -> bool:
-        """Store an object in place of whatever the key named; when it returns, no read that begins
-        later sees the old one.
+        """Store an object in place of whatever the key named.
+
+        When it returns, no read that begins later sees the old one.
 
         Example:
             >>> store.upsert("current", b"1"), store.upsert("current", b"2"), store.get("current")
@@ -528,7 +529,7 @@ class Client:
             if cursor == 0:
                 return count
 
-    # ---- what keeps an object ----------------------------------------------------------------------
+    # ---- what keeps an object ----
 
     def pin(
         self, key: str | Sequence[str], *, pin_timeout_s: float | None = None,
@@ -613,7 +614,7 @@ class Client:
         command = commands.change_replica(key, self._hash, replicas, target, source)
         return self._run(command, timeout_s)
 
-    # ---- looking around ----------------------------------------------------------------------------
+    # ---- looking around ----
 
     def stat(self, key: str, *, timeout_s: float | None = None) -> ObjectStat | None:
         """Return what the master knows of an object, or None when it is not there.
@@ -689,7 +690,7 @@ class Client:
             **{name: int(getattr(counters, name)) for name in Statistics.__dataclass_fields__}
         )
 
-    # ---- memory ------------------------------------------------------------------------------------
+    # ---- memory ----
 
     def alloc(self, size_bytes: int) -> memoryview:
         """Return memory from which servers on this host copy by themselves: the fastest source.
@@ -736,7 +737,7 @@ class Client:
         if status != Status.OK:
             raise error_from_status(status, "the memory could not be registered")
 
-    # ---- inside ------------------------------------------------------------------------------------
+    # ---- inside ----
 
     def _hash(self, key: str) -> bytes:
         encoded = key.encode()

@@ -1,4 +1,4 @@
-"""What the sync and the async client share: arguments, options, how failures come out.  No I/O here."""
+"""What the sync and the async client share: options, and how failures come out.  No I/O here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.errors import ClosedError, RequestError, StoreError
 
-__all__ = ["ClientCore", "Memory", "PUT_HARD_PIN", "PUT_SOFT_PIN", "PUT_STRICT", "PUT_UPSERT"]
+__all__ = ["PUT_HARD_PIN", "PUT_SOFT_PIN", "PUT_STRICT", "PUT_UPSERT", "ClientCore", "Memory"]
 
 PUT_UPSERT, PUT_HARD_PIN, PUT_SOFT_PIN, PUT_STRICT = 1, 2, 4, 8  # ms_put_flag
 

@@ -1,4 +1,4 @@
-"""The extension module with this room's functions added, and the one way in which its errors come out."""
+"""The extension module with this room's functions added, and how its errors come out."""
 
 from __future__ import annotations
 

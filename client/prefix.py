@@ -1,7 +1,8 @@
 """Keys of token prefixes: a chain of hashes, one a full block.
 
-    h(0)     = SHA-256("mooncake-store prefix 1" 0x00, u32 length of namespace, namespace, u32 block_size)
-    h(i + 1) = SHA-256(h(i), the block's token ids as u32)                       all little-endian
+    h(0)     = SHA-256("mooncake-store prefix 1" 0x00, u32 length of namespace, namespace,
+                       u32 block_size)
+    h(i + 1) = SHA-256(h(i), the block's token ids as u32)           all little-endian
     key(i)   = "p1-" + hexadecimal h(i + 1)
 
 So a key names its block together with everything before it, in one namespace.  SHA-256, because

@@ -17,7 +17,7 @@
 
 /* begin cdef */
 typedef struct cl_config {
-    const char *master;          /* "ip:port", "[ip]:port", several with commas; NULL with master_unix */
+    const char *master; /* "ip:port", "[ip]:port", several with commas; NULL with master_unix */
     const char *master_unix;     /* path, tried first; NULL = none */
     const char *tenant;          /* "default" */
     const char *token;           /* "" */
@@ -26,16 +26,17 @@ typedef struct cl_config {
     uint32_t connections_max;    /* to each peer; default 8 */
     uint32_t worker_threads;     /* default 2 */
     uint32_t stream_copy_bytes;  /* 0 = the engine's default */
-    uint32_t staging_bytes;      /* shared staging memory of a put on the same host; default 1 MiB */
-    uint32_t allow_local;        /* 0: never shared memory or Unix sockets (to measure TCP) */
-    uint32_t allow_relay;        /* 0: put_end is always sent by the client itself */
+    uint32_t staging_bytes; /* shared staging memory of a put on the same host; default 1 MiB */
+    uint32_t allow_local;   /* 0: never shared memory or Unix sockets (to measure TCP) */
+    uint32_t allow_relay;   /* 0: put_end is always sent by the client itself */
 } cl_config;
 
 /* What went wrong, for one exception. */
 typedef struct cl_failure {
     int32_t status;
-    char stage[24];    /* "connect", "lookup", "read", "put_start", "write", "put_end", "remove", ... */
-    char node[64];     /* "master" or the server's name */
+    char
+        stage[24]; /* "connect", "lookup", "read", "put_start", "write", "put_end", "remove", ... */
+    char node[64]; /* "master" or the server's name */
     char message[256]; /* a sentence for people; may be empty */
 } cl_failure;
 
@@ -50,15 +51,16 @@ typedef struct cl_counters {
 
 void cl_config_default(cl_config *config);
 /* Connects and opens a session. */
-ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle, cl_failure *failure);
+ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle,
+                  cl_failure *failure);
 /* Ends the session (best effort within the deadline), waits for calls inside.  Idempotent. */
 void cl_close(uint64_t handle, int64_t deadline_ns);
 
 /* Any frame to the master, for calls that are not hot.  The answer is freed with cl_release.  `numbered`:
  * the body begins with ms_batch, whose number and number_done are filled in here. */
-ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uint8_t *body, size_t body_length,
-                     int32_t numbered, uint8_t **answer, size_t *answer_length, int64_t deadline_ns,
-                     cl_failure *failure);
+ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uint8_t *body,
+                     size_t body_length, int32_t numbered, uint8_t **answer, size_t *answer_length,
+                     int64_t deadline_ns, cl_failure *failure);
 void cl_release(uint8_t *answer);
 /* Hash under which the cluster knows a key. */
 ms_status cl_hash(uint64_t handle, const char *key, size_t key_length, uint8_t *hash);
@@ -84,11 +86,11 @@ void cl_leave(cl_client *client);
 typedef struct cl_item {
     const uint8_t *key;
     uint32_t key_length;
-    ms_status status; /* out */
-    ms_hash hash;     /* filled in by the calls */
-    void *memory;     /* get: target.  put: source */
-    uint64_t size;    /* get: room in target.  put: bytes of the object */
-    uint64_t bytes;   /* out: bytes of the object */
+    ms_status status;       /* out */
+    ms_hash hash;           /* filled in by the calls */
+    void *memory;           /* get: target.  put: source */
+    uint64_t size;          /* get: room in target.  put: bytes of the object */
+    uint64_t bytes;         /* out: bytes of the object */
     uint32_t replica_count; /* out, put: how many were made */
 } cl_item;
 
@@ -113,22 +115,27 @@ typedef struct cl_view {
 
 /* Return OK when every item has its own status; another status when the call as a whole failed (then the
  * items have it too) and failure tells why. */
-ms_status cl_exists(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns, cl_failure *failure);
+ms_status cl_exists(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                    cl_failure *failure);
 /* Sizes only. */
-ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns, cl_failure *failure);
+ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                    cl_failure *failure);
 /* Whether the location of this key is cached, and how large the object then is.  Never blocks. */
 bool cl_locate_cached(cl_client *client, cl_item *item);
-ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns, cl_failure *failure);
-ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_options *options, int64_t deadline_ns,
+ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
                  cl_failure *failure);
-ms_status cl_remove(cl_client *client, cl_item *items, size_t count, bool force, int64_t deadline_ns,
-                    cl_failure *failure);
-ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool pin, uint32_t pin_deadline_ms,
-                          size_t *matched, int64_t deadline_ns, cl_failure *failure);
+ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_options *options,
+                 int64_t deadline_ns, cl_failure *failure);
+ms_status cl_remove(cl_client *client, cl_item *items, size_t count, bool force,
+                    int64_t deadline_ns, cl_failure *failure);
+ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool pin,
+                          uint32_t pin_deadline_ms, size_t *matched, int64_t deadline_ns,
+                          cl_failure *failure);
 /* method: MS_PIN, MS_UNPIN or MS_TOUCH. */
-ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t count, uint32_t pin_deadline_ms,
-                  int64_t deadline_ns, cl_failure *failure);
-ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns, cl_failure *failure);
+ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t count,
+                  uint32_t pin_deadline_ms, int64_t deadline_ns, cl_failure *failure);
+ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns,
+                       cl_failure *failure);
 void cl_view_close(cl_client *client, const cl_view *view);
 /* Asynchronous calls: run on the engine's workers; an eventfd tells that something has ended. */
 te_engine *cl_engine(cl_client *client);

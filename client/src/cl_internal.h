@@ -18,11 +18,11 @@
 #include "te.h"
 
 #define CL_NODES_MAX 1024u
-#define CL_SEGMENTS_MAX 16u      /* mapped segments of one node */
+#define CL_SEGMENTS_MAX 16u /* mapped segments of one node */
 #define CL_LOCATION_SHARDS 16u
-#define CL_TOUCH_MAX 4096u       /* uses waiting to be reported; more are dropped */
-#define CL_STAGING_MAX 2u        /* staging buffers: at most so many staged puts at a time */
-#define CL_SCRATCH_ITEMS 128u    /* batches up to this need no allocation */
+#define CL_TOUCH_MAX 4096u              /* uses waiting to be reported; more are dropped */
+#define CL_STAGING_MAX 2u               /* staging buffers: at most so many staged puts at a time */
+#define CL_SCRATCH_ITEMS 128u           /* batches up to this need no allocation */
 #define CL_INLINE_WRITE_MAX (64u << 10) /* on the same host, smaller values go through the socket */
 #define CL_RELAY_BYTES_MAX (1u << 20)   /* larger puts gain nothing from a relayed put_end */
 
@@ -65,13 +65,13 @@ void cl_location_keep(cl_client *client, cl_location *location);
 void cl_location_forget(cl_client *client, ms_hash hash, uint64_t version);
 /* Reads one ms_location with its replicas from an answer.  *location is NULL when its status is not OK, which
  * is stored; BAD_FRAME for bytes that are none. */
-ms_status cl_location_parse(ms_reader *reader, ms_hash hash, int64_t sent_ns, cl_location **location,
-                            ms_status *status);
+ms_status cl_location_parse(ms_reader *reader, ms_hash hash, int64_t sent_ns,
+                            cl_location **location, ms_status *status);
 
 /* ---- nodes ------------------------------------------------------------------------------------------- */
 typedef struct cl_node {
     uint32_t server, incarnation;
-    bool is_local;          /* equal boot id and a Unix socket */
+    bool is_local; /* equal boot id and a Unix socket */
     char name[64];
     te_channel *reading, *writing;
     atomic_llong avoid_until_ns; /* after a failure, others are tried first until then */
@@ -79,7 +79,8 @@ typedef struct cl_node {
     pthread_mutex_t mapping_lock;
     atomic_bool mapped[CL_SEGMENTS_MAX];
     te_mapping mappings[CL_SEGMENTS_MAX];
-    struct cl_node *older; /* retired nodes: freed when the client closes, views may need their mappings */
+    struct cl_node
+        *older; /* retired nodes: freed when the client closes, views may need their mappings */
 } cl_node;
 
 /* NULL when the cluster has no such server now (also after asking for MEMBERS once). */
@@ -150,31 +151,32 @@ struct cl_client {
 
 /* ---- session ----------------------------------------------------------------------------------------------- */
 /* First connection, or a new session in place of `lost`. */
-ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns, cl_failure *failure);
+ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
+                          cl_failure *failure);
 /* HELLO body for a store server. */
-ms_status cl_hello_for_node(cl_client *client, uint8_t right, uint32_t incarnation, uint8_t *body, size_t size,
-                            size_t *length);
+ms_status cl_hello_for_node(cl_client *client, uint8_t right, uint32_t incarnation, uint8_t *body,
+                            size_t size, size_t *length);
 ms_status cl_keeper_start(cl_client *client);
 void cl_keeper_stop(cl_client *client);
 ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns);
 void cl_touch_later(cl_client *client, ms_hash hash);
 
 /* A call to the master; a lost session is replaced and the call made once more.  Fills failure. */
-ms_status cl_master_call(cl_client *client, uint16_t method, uint32_t flags, const struct iovec *body,
-                         size_t body_count, te_reply *reply, const char *stage, int64_t deadline_ns,
-                         cl_failure *failure);
+ms_status cl_master_call(cl_client *client, uint16_t method, uint32_t flags,
+                         const struct iovec *body, size_t body_count, te_reply *reply,
+                         const char *stage, int64_t deadline_ns, cl_failure *failure);
 
 /* Look up every PENDING item at the master; locations[i] gets a reference when it was found (may be NULL). */
-ms_status cl_lookup(cl_client *client, cl_item *items, size_t count, cl_location **locations, int64_t deadline_ns,
-                    cl_failure *failure);
+ms_status cl_lookup(cl_client *client, cl_item *items, size_t count, cl_location **locations,
+                    int64_t deadline_ns, cl_failure *failure);
 
 /* A number for a request that is executed at most once, and its ms_batch.  Each start has its end. */
 ms_batch cl_number_start(cl_client *client, uint32_t count);
 void cl_number_end(cl_client *client, uint64_t number);
 
 /* ---- small things --------------------------------------------------------------------------------------------- */
-ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, const char *node, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, const char *node,
+                  const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* Gives all items the status of a call that failed as a whole. */
 ms_status cl_fail_all(cl_item *items, size_t count, ms_status status);
 /* Checks keys and fills hashes; BAD_KEY items keep that status, the others get PENDING.  Number of PENDING. */
@@ -185,7 +187,8 @@ static inline uint32_t cl_left_ms(int64_t deadline_ns) {
 }
 /* Whether another replica or a retry may help. */
 static inline bool cl_is_transport(ms_status status) {
-    return status == MS_UNAVAILABLE || status == MS_TIMEOUT || status == MS_CLOSED || status == MS_IO_ERROR;
+    return status == MS_UNAVAILABLE || status == MS_TIMEOUT || status == MS_CLOSED ||
+           status == MS_IO_ERROR;
 }
 
 #endif

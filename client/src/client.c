@@ -20,8 +20,10 @@ typedef struct handle_slot {
 static handle_slot handles[HANDLES_MAX];
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
 
-ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, const char *node, const char *format, ...) {
-    if (failure == NULL) return status;
+ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, const char *node,
+                  const char *format, ...) {
+    if (failure == NULL)
+        return status;
     failure->status = (int32_t)status;
     snprintf(failure->stage, sizeof failure->stage, "%s", stage);
     snprintf(failure->node, sizeof failure->node, "%s", node);
@@ -34,7 +36,8 @@ ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, cons
 
 ms_status cl_fail_all(cl_item *items, size_t count, ms_status status) {
     for (size_t i = 0; i < count; i++)
-        if (items[i].status == MS_PENDING) items[i].status = status;
+        if (items[i].status == MS_PENDING)
+            items[i].status = status;
     return status;
 }
 
@@ -47,7 +50,8 @@ size_t cl_hash_items(cl_client *client, cl_item *items, size_t count) {
             item->status = MS_BAD_KEY;
             continue;
         }
-        item->hash = ms_hash_key(client->secret, client->tenant, client->tenant_length, item->key, item->key_length);
+        item->hash = ms_hash_key(client->secret, client->tenant, client->tenant_length, item->key,
+                                 item->key_length);
         item->status = MS_PENDING;
         good++;
     }
@@ -63,20 +67,22 @@ cl_client *cl_enter(uint64_t handle, cl_failure *failure) {
             cl_fail(failure, MS_CLOSED, "enter", "", "this client is closed; open a new one");
             return NULL;
         }
-    } while (!atomic_compare_exchange_weak_explicit(&slot->state, &state, state + 1, memory_order_acquire,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&slot->state, &state, state + 1,
+                                                    memory_order_acquire, memory_order_relaxed));
     cl_client *client = slot->client;
     if (client->pid != getpid()) {
         atomic_fetch_sub(&slot->state, 1);
         cl_fail(failure, MS_FORKED, "enter", "",
-                "this client was opened by process %d, before fork; open one in this process", client->pid);
+                "this client was opened by process %d, before fork; open one in this process",
+                client->pid);
         return NULL;
     }
     return client;
 }
 
 void cl_leave(cl_client *client) {
-    atomic_fetch_sub_explicit(&handles[client->handle & (HANDLES_MAX - 1)].state, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&handles[client->handle & (HANDLES_MAX - 1)].state, 1,
+                              memory_order_release);
 }
 
 static uint64_t handle_new(cl_client *client) {
@@ -84,7 +90,8 @@ static uint64_t handle_new(cl_client *client) {
     pthread_mutex_lock(&handles_lock);
     for (uint32_t i = 0; i < HANDLES_MAX; i++) {
         uint64_t state = atomic_load(&handles[i].state);
-        if (state & (OPEN_BIT | INSIDE_MASK) || handles[i].client != NULL) continue;
+        if (state & (OPEN_BIT | INSIDE_MASK) || handles[i].client != NULL)
+            continue;
         uint64_t generation = (state >> 32) + 1;
         handles[i].client = client;
         handle = client->handle = generation << 10 | i;
@@ -110,12 +117,15 @@ void cl_config_default(cl_config *config) {
 static void read_boot_id(uint8_t boot_id[16]) {
     memset(boot_id, 0, 16);
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file == NULL) return;
+    if (file == NULL)
+        return;
     unsigned byte;
     for (int i = 0; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
-            if (fgetc(file) != '-') break;
-        if (fscanf(file, "%2x", &byte) != 1) break;
+            if (fgetc(file) != '-')
+                break;
+        if (fscanf(file, "%2x", &byte) != 1)
+            break;
         boot_id[i] = (uint8_t)byte;
     }
     fclose(file);
@@ -123,10 +133,12 @@ static void read_boot_id(uint8_t boot_id[16]) {
 
 static void client_destroy(cl_client *client) {
     cl_nodes_destroy(client);
-    if (client->master != NULL) te_channel_close(client->master);
+    if (client->master != NULL)
+        te_channel_close(client->master);
     if (client->engine != NULL) {
         for (size_t i = 0; i < CL_STAGING_MAX; i++)
-            if (client->staging[i].address != NULL) te_shared_free(client->engine, client->staging[i].address);
+            if (client->staging[i].address != NULL)
+                te_shared_free(client->engine, client->staging[i].address);
         te_engine_close(client->engine);
     }
     cl_locations_destroy(client);
@@ -146,7 +158,8 @@ static void client_destroy(cl_client *client) {
 }
 
 static bool copy_text(char **target, const char *text) {
-    if (text == NULL) return true;
+    if (text == NULL)
+        return true;
     *target = strdup(text);
     return *target != NULL;
 }
@@ -159,15 +172,18 @@ static void monotonic_condition(pthread_cond_t *condition) {
     pthread_condattr_destroy(&attributes);
 }
 
-ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle, cl_failure *failure) {
+ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle,
+                  cl_failure *failure) {
     *handle = 0;
     size_t tenant_length = strlen(config->tenant);
     if (tenant_length == 0 || tenant_length > MS_TENANT_BYTES_MAX)
-        return cl_fail(failure, MS_BAD_REQUEST, "open", "", "a tenant's name has 1 to %u bytes", MS_TENANT_BYTES_MAX);
+        return cl_fail(failure, MS_BAD_REQUEST, "open", "", "a tenant's name has 1 to %u bytes",
+                       MS_TENANT_BYTES_MAX);
     if (config->master == NULL && config->master_unix == NULL)
         return cl_fail(failure, MS_BAD_REQUEST, "open", "", "no master address was given");
     cl_client *client = calloc(1, sizeof *client);
-    if (client == NULL) return cl_fail(failure, MS_NO_MEMORY, "open", "", "out of memory");
+    if (client == NULL)
+        return cl_fail(failure, MS_NO_MEMORY, "open", "", "out of memory");
     client->pid = (int)getpid();
     client->config = *config;
     memcpy(client->tenant, config->tenant, tenant_length);
@@ -186,16 +202,19 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     te_engine_config_default(&engine_config);
     engine_config.io_threads = 0;
     engine_config.worker_threads = config->worker_threads;
-    if (config->stream_copy_bytes != 0) engine_config.stream_copy_bytes = config->stream_copy_bytes;
+    if (config->stream_copy_bytes != 0)
+        engine_config.stream_copy_bytes = config->stream_copy_bytes;
 
     ms_status status = MS_NO_MEMORY;
     cl_fail(failure, status, "open", "", "out of memory");
-    if (!copy_text(&client->master_addresses, config->master) || !copy_text(&client->name, config->name) ||
+    if (!copy_text(&client->master_addresses, config->master) ||
+        !copy_text(&client->name, config->name) ||
         !copy_text(&client->master_unix, config->allow_local ? config->master_unix : NULL) ||
         !copy_text(&client->token, config->token))
         goto failed;
     status = cl_locations_init(client, config->location_count_max);
-    if (status != MS_OK) goto failed;
+    if (status != MS_OK)
+        goto failed;
     status = te_engine_open(&engine_config, &client->engine);
     if (status != MS_OK) {
         cl_fail(failure, status, "open", "", "the transfer engine did not start");
@@ -206,12 +225,14 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
                                  .connections_max = config->connections_max};
     status = te_channel_open(client->engine, &channel, &client->master);
     if (status != MS_OK) {
-        cl_fail(failure, status, "open", "master", "\"%s\" is no address like 127.0.0.1:7700 or [::1]:7700",
+        cl_fail(failure, status, "open", "master",
+                "\"%s\" is no address like 127.0.0.1:7700 or [::1]:7700",
                 config->master != NULL ? config->master : config->master_unix);
         goto failed;
     }
     status = cl_session_open(client, 0, deadline_ns, failure);
-    if (status != MS_OK) goto failed;
+    if (status != MS_OK)
+        goto failed;
     status = cl_keeper_start(client);
     if (status != MS_OK) {
         cl_fail(failure, status, "open", "", "no thread could be started");
@@ -220,7 +241,8 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     *handle = handle_new(client);
     if (*handle == 0) {
         cl_keeper_stop(client);
-        status = cl_fail(failure, MS_LIMIT, "open", "", "%u clients are open in this process; close some", HANDLES_MAX);
+        status = cl_fail(failure, MS_LIMIT, "open", "",
+                         "%u clients are open in this process; close some", HANDLES_MAX);
         goto failed;
     }
     return MS_OK;
@@ -233,15 +255,18 @@ void cl_close(uint64_t handle, int64_t deadline_ns) {
     handle_slot *slot = &handles[handle & (HANDLES_MAX - 1)];
     uint64_t state = atomic_load(&slot->state);
     do {
-        if (!(state & OPEN_BIT) || state >> 32 != handle >> 10) return;
+        if (!(state & OPEN_BIT) || state >> 32 != handle >> 10)
+            return;
     } while (!atomic_compare_exchange_weak(&slot->state, &state, state & ~OPEN_BIT));
     cl_client *client = slot->client;
-    if (client->pid != (int)getpid()) return; /* the parent's: its threads do not exist here */
+    if (client->pid != (int)getpid())
+        return; /* the parent's: its threads do not exist here */
     cl_keeper_stop(client);
     te_reply reply = {0};
     te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, deadline_ns);
     /* Callers inside have deadlines of their own. */
-    while (atomic_load_explicit(&slot->state, memory_order_acquire) & INSIDE_MASK) usleep(200);
+    while (atomic_load_explicit(&slot->state, memory_order_acquire) & INSIDE_MASK)
+        usleep(200);
     client_destroy(client);
     pthread_mutex_lock(&handles_lock);
     slot->client = NULL;
@@ -250,17 +275,20 @@ void cl_close(uint64_t handle, int64_t deadline_ns) {
 
 ms_status cl_hash(uint64_t handle, const char *key, size_t key_length, uint8_t *hash) {
     cl_client *client = cl_enter(handle, NULL);
-    if (client == NULL) return MS_CLOSED;
+    if (client == NULL)
+        return MS_CLOSED;
     cl_item item = {.key = (const uint8_t *)key, .key_length = (uint32_t)key_length};
     ms_status status = cl_hash_items(client, &item, 1) == 1 ? MS_OK : MS_BAD_KEY;
-    if (status == MS_OK) memcpy(hash, &item.hash, sizeof item.hash);
+    if (status == MS_OK)
+        memcpy(hash, &item.hash, sizeof item.hash);
     cl_leave(client);
     return status;
 }
 
 ms_status cl_alloc(uint64_t handle, size_t length, uint64_t *address) {
     cl_client *client = cl_enter(handle, NULL);
-    if (client == NULL) return MS_CLOSED;
+    if (client == NULL)
+        return MS_CLOSED;
     void *memory = NULL;
     ms_status status = te_shared_alloc(client->engine, length, &memory);
     *address = (uint64_t)(uintptr_t)memory;
@@ -270,7 +298,8 @@ ms_status cl_alloc(uint64_t handle, size_t length, uint64_t *address) {
 
 ms_status cl_free(uint64_t handle, uint64_t address) {
     cl_client *client = cl_enter(handle, NULL);
-    if (client == NULL) return MS_CLOSED;
+    if (client == NULL)
+        return MS_CLOSED;
     te_shared_free(client->engine, (void *)(uintptr_t)address);
     cl_leave(client);
     return MS_OK;
@@ -278,7 +307,8 @@ ms_status cl_free(uint64_t handle, uint64_t address) {
 
 ms_status cl_register_memory(uint64_t handle, uint64_t address, uint64_t length) {
     cl_client *client = cl_enter(handle, NULL);
-    if (client == NULL) return MS_CLOSED;
+    if (client == NULL)
+        return MS_CLOSED;
     ms_status status = te_register_local_memory(client->engine, address, length, "*");
     cl_leave(client);
     return status;
@@ -286,7 +316,8 @@ ms_status cl_register_memory(uint64_t handle, uint64_t address, uint64_t length)
 
 ms_status cl_unregister_memory(uint64_t handle, uint64_t address) {
     cl_client *client = cl_enter(handle, NULL);
-    if (client == NULL) return MS_CLOSED;
+    if (client == NULL)
+        return MS_CLOSED;
     ms_status status = te_unregister_local_memory(client->engine, address);
     cl_leave(client);
     return status;
@@ -296,7 +327,8 @@ te_engine *cl_engine(cl_client *client) { return client->engine; }
 
 ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {
     cl_client *client = cl_enter(handle, NULL);
-    if (client == NULL) return MS_CLOSED;
+    if (client == NULL)
+        return MS_CLOSED;
     *counters = (cl_counters){.gets = client->gets,
                               .get_hits = client->get_hits,
                               .get_misses = client->get_misses,
@@ -313,25 +345,28 @@ ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {
                               .relayed_ends = client->relayed_ends,
                               .session = client->session,
                               .epoch = client->epoch};
-    for (size_t i = 0; i < CL_NODES_MAX; i++) counters->nodes += client->nodes[i] != NULL;
+    for (size_t i = 0; i < CL_NODES_MAX; i++)
+        counters->nodes += client->nodes[i] != NULL;
     cl_leave(client);
     return MS_OK;
 }
 
-ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uint8_t *body, size_t body_length,
-                     int32_t numbered, uint8_t **answer, size_t *answer_length, int64_t deadline_ns,
-                     cl_failure *failure) {
+ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uint8_t *body,
+                     size_t body_length, int32_t numbered, uint8_t **answer, size_t *answer_length,
+                     int64_t deadline_ns, cl_failure *failure) {
     *answer = NULL;
     *answer_length = 0;
     cl_client *client = cl_enter(handle, failure);
-    if (client == NULL) return (ms_status)failure->status;
+    if (client == NULL)
+        return (ms_status)failure->status;
     ms_status status;
     ms_batch batch = {0};
     struct iovec parts[2] = {{.iov_base = (void *)(uintptr_t)body, .iov_len = body_length}};
     size_t part_count = 1;
     if (numbered) {
         if (body_length < sizeof batch) {
-            status = cl_fail(failure, MS_BAD_REQUEST, "command", "", "a numbered body begins with ms_batch");
+            status = cl_fail(failure, MS_BAD_REQUEST, "command", "",
+                             "a numbered body begins with ms_batch");
             goto out;
         }
         memcpy(&batch, body, sizeof batch);
@@ -342,8 +377,10 @@ ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uin
         part_count = 2;
     }
     te_reply reply = {.grow = true};
-    status = cl_master_call(client, method, flags, parts, part_count, &reply, "command", deadline_ns, failure);
-    if (numbered) cl_number_end(client, batch.number);
+    status = cl_master_call(client, method, flags, parts, part_count, &reply, "command",
+                            deadline_ns, failure);
+    if (numbered)
+        cl_number_end(client, batch.number);
     if (status == MS_OK) {
         *answer = reply.body;
         *answer_length = reply.header.body_length;

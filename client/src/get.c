@@ -20,7 +20,8 @@ typedef struct read_state {
 } read_state;
 
 /* Compare every extent's word; after the copies, before anything is reported. */
-static bool words_match(const te_mapping *mapping, const cl_location *location, const cl_replica *replica) {
+static bool words_match(const te_mapping *mapping, const cl_location *location,
+                        const cl_replica *replica) {
 #ifdef CL_PLANT_NO_WORD_CHECK /* a fault that the stale-read hunt must find */
     (void)mapping, (void)location, (void)replica;
     return true;
@@ -28,29 +29,37 @@ static bool words_match(const te_mapping *mapping, const cl_location *location, 
     const uint64_t expected = ms_word(location->version, 1);
     for (uint32_t i = 0; i < replica->extent_count; i++) {
         const ms_extent *extent = &location->extents[replica->extent_first + i];
-        if (__atomic_load_n(&mapping->words[extent->page], __ATOMIC_ACQUIRE) != expected) return false;
+        if (__atomic_load_n(&mapping->words[extent->page], __ATOMIC_ACQUIRE) != expected)
+            return false;
     }
     return true;
 #endif
 }
 
-static bool inside(const te_mapping *mapping, const cl_location *location, const cl_replica *replica) {
+static bool inside(const te_mapping *mapping, const cl_location *location,
+                   const cl_replica *replica) {
     for (uint32_t i = 0; i < replica->extent_count; i++) {
         const ms_extent *extent = &location->extents[replica->extent_first + i];
-        if (extent->page >= mapping->page_count || extent->page_count > mapping->page_count - extent->page) return false;
+        if (extent->page >= mapping->page_count ||
+            extent->page_count > mapping->page_count - extent->page)
+            return false;
     }
     return true;
 }
 
-static ms_status read_mapped(cl_client *client, const te_mapping *mapping, const cl_location *location,
-                             const cl_replica *replica, uint8_t *target) {
-    if (!inside(mapping, location, replica)) return MS_GONE;
+static ms_status read_mapped(cl_client *client, const te_mapping *mapping,
+                             const cl_location *location, const cl_replica *replica,
+                             uint8_t *target) {
+    if (!inside(mapping, location, replica))
+        return MS_GONE;
     uint64_t left = location->size;
     for (uint32_t i = 0; i < replica->extent_count && left > 0; i++) {
         const ms_extent *extent = &location->extents[replica->extent_first + i];
         uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
-        if (length > left) length = left;
-        te_copy(client->engine, target, mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE, length);
+        if (length > left)
+            length = left;
+        te_copy(client->engine, target, mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE,
+                length);
         target += length;
         left -= length;
     }
@@ -65,7 +74,8 @@ static bool choose_replica(cl_client *client, read_state *state, int64_t deadlin
     cl_node *best_node = NULL;
     int64_t now_ns = 0;
     for (uint32_t i = 0; i < state->location->replica_count; i++) {
-        if (state->tried & 1u << i) continue;
+        if (state->tried & 1u << i)
+            continue;
         const cl_replica *replica = &state->location->replicas[i];
         cl_node *node = cl_node_get(client, replica->server, replica->incarnation, deadline_ns);
         if (node == NULL) {
@@ -74,8 +84,10 @@ static bool choose_replica(cl_client *client, read_state *state, int64_t deadlin
         }
         int rank = node->is_local ? 0 : 1;
         if (atomic_load_explicit(&node->avoid_until_ns, memory_order_relaxed) != 0) {
-            if (now_ns == 0) now_ns = te_now_ns();
-            if (atomic_load(&node->avoid_until_ns) > now_ns) rank += 2;
+            if (now_ns == 0)
+                now_ns = te_now_ns();
+            if (atomic_load(&node->avoid_until_ns) > now_ns)
+                rank += 2;
         }
         if (rank < best_rank) {
             best = (int)i;
@@ -83,7 +95,8 @@ static bool choose_replica(cl_client *client, read_state *state, int64_t deadlin
             best_node = node;
         }
     }
-    if (best < 0) return false;
+    if (best < 0)
+        return false;
     state->replica = (uint32_t)best;
     state->node = best_node;
     state->tried |= 1u << best;
@@ -91,7 +104,8 @@ static bool choose_replica(cl_client *client, read_state *state, int64_t deadlin
 }
 
 static bool has_other_replica(const read_state *state) {
-    return (state->tried & ((1u << state->location->replica_count) - 1)) != (1u << state->location->replica_count) - 1;
+    return (state->tried & ((1u << state->location->replica_count) - 1)) !=
+           (1u << state->location->replica_count) - 1;
 }
 
 /* The item has the object's bytes. */
@@ -108,12 +122,13 @@ static void stale(cl_client *client, cl_item *item, read_state *state) {
     cl_location_release(state->location);
     state->location = NULL;
     state->tried = 0;
-    if (state->lookups >= 1) item->status = MS_NOT_FOUND;
+    if (state->lookups >= 1)
+        item->status = MS_NOT_FOUND;
 }
 
 /* Reads of one node: every pending item that chose it.  Items end OK, stay pending, or turn stale. */
-static void read_node(cl_client *client, cl_node *node, cl_item *items, read_state *states, size_t count,
-                      int64_t deadline_ns, cl_failure *failure) {
+static void read_node(cl_client *client, cl_node *node, cl_item *items, read_state *states,
+                      size_t count, int64_t deadline_ns, cl_failure *failure) {
     size_t reads = 0;
     uint64_t bytes = 0;
     bool all_have_others = true;
@@ -134,12 +149,14 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
         read_items = malloc(reads * sizeof *read_items);
         targets = malloc(reads * sizeof *targets);
         results = malloc(reads * sizeof *results);
-        if (read_items == NULL || targets == NULL || results == NULL) status = MS_NO_MEMORY;
+        if (read_items == NULL || targets == NULL || results == NULL)
+            status = MS_NO_MEMORY;
     }
     if (status == MS_OK) {
         size_t at = 0;
         for (size_t i = 0; i < count; i++) {
-            if (states[i].node != node) continue;
+            if (states[i].node != node)
+                continue;
             const cl_location *location = states[i].location;
             const cl_replica *replica = &location->replicas[states[i].replica];
             uint8_t *target = items[i].memory;
@@ -147,7 +164,8 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
             for (uint32_t j = 0; j < replica->extent_count; j++, at++) {
                 const ms_extent *extent = &location->extents[replica->extent_first + j];
                 uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
-                if (length > left) length = left;
+                if (length > left)
+                    length = left;
                 read_items[at] = (ms_read_item){.segment = replica->segment,
                                                 .flags = 1,
                                                 .offset = (uint64_t)extent->page * MS_PAGE_SIZE,
@@ -162,7 +180,8 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
         int64_t limit_ns = deadline_ns;
         if (all_have_others) {
             int64_t hedge_ns = te_now_ns() + HEDGE_NS + (int64_t)bytes * HEDGE_NS_PER_BYTE;
-            if (hedge_ns < limit_ns) limit_ns = hedge_ns;
+            if (hedge_ns < limit_ns)
+                limit_ns = hedge_ns;
         }
         status = te_read(node->reading, read_items, targets, reads, results, limit_ns);
     }
@@ -177,14 +196,16 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
     }
     size_t at = 0;
     for (size_t i = 0; i < count; i++) {
-        if (states[i].node != node) continue;
+        if (states[i].node != node)
+            continue;
         states[i].node = NULL;
         const cl_replica *replica = &states[i].location->replicas[states[i].replica];
         const uint32_t extent_count = replica->extent_count;
         ms_status outcome = status;
         for (uint32_t j = 0; j < extent_count && outcome == MS_OK; j++) {
             const ms_read_result *result = &results[at + j];
-            if (result->status != MS_OK) outcome = (ms_status)result->status;
+            if (result->status != MS_OK)
+                outcome = (ms_status)result->status;
 #ifndef CL_PLANT_NO_WORD_CHECK
             else if (result->word != read_items[at + j].word)
                 outcome = MS_GONE;
@@ -197,12 +218,16 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
             stale(client, &items[i], &states[i]);
         } else if (!has_other_replica(&states[i])) {
             items[i].status = outcome;
-            if (status == MS_OK) cl_fail(failure, outcome, "read", node->name, "the read was refused");
+            if (status == MS_OK)
+                cl_fail(failure, outcome, "read", node->name, "the read was refused");
         }
     }
-    if (read_items != item_scratch) free(read_items);
-    if (targets != target_scratch) free(targets);
-    if (results != result_scratch) free(results);
+    if (read_items != item_scratch)
+        free(read_items);
+    if (targets != target_scratch)
+        free(targets);
+    if (results != result_scratch)
+        free(results);
 }
 
 /* One item with a location: copy when it is on this host; else its node is left in the state. */
@@ -225,7 +250,8 @@ static void read_or_choose(cl_client *client, cl_item *item, read_state *state, 
     }
     const cl_replica *replica = &state->location->replicas[state->replica];
     const te_mapping *mapping = cl_node_map(state->node, replica->segment, deadline_ns);
-    if (mapping == NULL) return;
+    if (mapping == NULL)
+        return;
     ms_status status = read_mapped(client, mapping, state->location, replica, item->memory);
     state->node = NULL;
     if (status != MS_OK) {
@@ -241,8 +267,10 @@ static ms_status find_locations(cl_client *client, cl_item *items, read_state *s
     int64_t now_ns = te_now_ns();
     size_t missing = 0;
     for (size_t i = 0; i < count; i++) {
-        if (items[i].status != MS_PENDING || states[i].location != NULL) continue;
-        if (states[i].lookups == 0) states[i].location = cl_location_find(client, items[i].hash, now_ns);
+        if (items[i].status != MS_PENDING || states[i].location != NULL)
+            continue;
+        if (states[i].lookups == 0)
+            states[i].location = cl_location_find(client, items[i].hash, now_ns);
         if (states[i].location != NULL) {
             atomic_fetch_add_explicit(&client->locations_used, 1, memory_order_relaxed);
             cl_touch_later(client, items[i].hash);
@@ -250,17 +278,20 @@ static ms_status find_locations(cl_client *client, cl_item *items, read_state *s
             missing++;
         }
     }
-    if (missing == 0) return MS_OK;
+    if (missing == 0)
+        return MS_OK;
     /* cl_lookup takes whatever is pending: hide those that have a location already. */
     cl_location *scratch[CL_SCRATCH_ITEMS], **locations = scratch;
     if (count > CL_SCRATCH_ITEMS) {
         locations = calloc(count, sizeof *locations);
-        if (locations == NULL) return cl_fail(failure, MS_NO_MEMORY, "lookup", "", "out of memory");
+        if (locations == NULL)
+            return cl_fail(failure, MS_NO_MEMORY, "lookup", "", "out of memory");
     } else {
         memset(scratch, 0, count * sizeof *scratch);
     }
     for (size_t i = 0; i < count; i++)
-        if (items[i].status == MS_PENDING && states[i].location != NULL) items[i].status = MS_OK;
+        if (items[i].status == MS_PENDING && states[i].location != NULL)
+            items[i].status = MS_OK;
     ms_status status = cl_lookup(client, items, count, locations, deadline_ns, failure);
     for (size_t i = 0; i < count; i++) {
         if (locations[i] != NULL) {
@@ -271,7 +302,8 @@ static ms_status find_locations(cl_client *client, cl_item *items, read_state *s
             items[i].status = MS_PENDING;
         }
     }
-    if (locations != scratch) free(locations);
+    if (locations != scratch)
+        free(locations);
     return status;
 }
 
@@ -288,7 +320,8 @@ static void count_gets(cl_client *client, const cl_item *items, size_t count) {
     atomic_fetch_add_explicit(&client->get_bytes, bytes, memory_order_relaxed);
 }
 
-ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns, cl_failure *failure) {
+ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                 cl_failure *failure) {
     read_state scratch[CL_SCRATCH_ITEMS], *states = scratch;
     size_t pending = cl_hash_items(client, items, count);
     if (count > CL_SCRATCH_ITEMS) {
@@ -302,7 +335,8 @@ ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadli
     ms_status status = MS_OK;
     for (unsigned round = 0; round < ROUNDS_MAX && pending > 0; round++) {
         status = find_locations(client, items, states, count, deadline_ns, failure);
-        if (status != MS_OK) break;
+        if (status != MS_OK)
+            break;
         for (size_t i = 0; i < count; i++)
             if (items[i].status == MS_PENDING && states[i].location != NULL)
                 read_or_choose(client, &items[i], &states[i], deadline_ns, failure);
@@ -310,7 +344,8 @@ ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadli
             if (items[i].status == MS_PENDING && states[i].node != NULL)
                 read_node(client, states[i].node, items, states, count, deadline_ns, failure);
         pending = 0;
-        for (size_t i = 0; i < count; i++) pending += items[i].status == MS_PENDING;
+        for (size_t i = 0; i < count; i++)
+            pending += items[i].status == MS_PENDING;
         if (pending > 0 && te_now_ns() >= deadline_ns) {
             status = cl_fail(failure, MS_TIMEOUT, "get", "", "the deadline passed");
             break;
@@ -318,47 +353,61 @@ ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadli
     }
     cl_fail_all(items, count, status == MS_OK ? MS_UNAVAILABLE : status);
     for (size_t i = 0; i < count; i++)
-        if (states[i].location != NULL) cl_location_release(states[i].location);
-    if (states != scratch) free(states);
+        if (states[i].location != NULL)
+            cl_location_release(states[i].location);
+    if (states != scratch)
+        free(states);
     count_gets(client, items, count);
     return status;
 }
 
-ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns, cl_failure *failure) {
+ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns,
+                       cl_failure *failure) {
     *view = (cl_view){0};
     if (cl_hash_items(client, item, 1) == 0)
-        return cl_fail(failure, MS_BAD_KEY, "view", "", "a key is 1 to %u bytes of UTF-8", MS_KEY_BYTES_MAX);
+        return cl_fail(failure, MS_BAD_KEY, "view", "", "a key is 1 to %u bytes of UTF-8",
+                       MS_KEY_BYTES_MAX);
     read_state state = {0};
     ms_status status = MS_OK;
     for (unsigned round = 0; round < ROUNDS_MAX && item->status == MS_PENDING; round++) {
         status = find_locations(client, item, &state, 1, deadline_ns, failure);
-        if (status != MS_OK || item->status != MS_PENDING) break;
+        if (status != MS_OK || item->status != MS_PENDING)
+            break;
         if (!choose_replica(client, &state, deadline_ns)) {
             item->status = MS_UNAVAILABLE;
-            cl_fail(failure, MS_UNAVAILABLE, "view", "", "no holder of the object on this host; use get");
+            cl_fail(failure, MS_UNAVAILABLE, "view", "",
+                    "no holder of the object on this host; use get");
             break;
         }
         const cl_replica *replica = &state.location->replicas[state.replica];
         const te_mapping *mapping = cl_node_map(state.node, replica->segment, deadline_ns);
-        if (mapping == NULL || replica->extent_count != 1 || !inside(mapping, state.location, replica)) {
+        if (mapping == NULL || replica->extent_count != 1 ||
+            !inside(mapping, state.location, replica)) {
             state.node = NULL;
             if (replica->extent_count != 1 && mapping != NULL)
-                cl_fail(failure, MS_UNAVAILABLE, "view", "", "the object lies in several extents; use get");
+                cl_fail(failure, MS_UNAVAILABLE, "view", "",
+                        "the object lies in several extents; use get");
             continue;
         }
         const ms_extent *extent = &state.location->extents[replica->extent_first];
         struct {
             uint32_t count, zero;
             ms_view_item item;
-        } body = {1, 0, {.version = state.location->version, .segment = replica->segment, .page = extent->page}};
+        } body = {1,
+                  0,
+                  {.version = state.location->version,
+                   .segment = replica->segment,
+                   .page = extent->page}};
         uint8_t answer[256];
         te_reply reply = {.body = answer, .body_size = sizeof answer};
         struct iovec part = {.iov_base = &body, .iov_len = sizeof body};
         status = te_call(state.node->reading, MS_VIEW_OPEN, 0, &part, 1, &reply, deadline_ns);
-        if (status == MS_OK) status = (ms_status)reply.header.status;
+        if (status == MS_OK)
+            status = (ms_status)reply.header.status;
         ms_array statuses;
         if (status == MS_OK) {
-            if (!ms_read_array(answer, reply.header.body_length, sizeof(uint32_t), &statuses) || statuses.count != 1)
+            if (!ms_read_array(answer, reply.header.body_length, sizeof(uint32_t), &statuses) ||
+                statuses.count != 1)
                 status = MS_BAD_FRAME;
             else
                 status = (ms_status)ms_array_u32(statuses, 0);
@@ -382,14 +431,17 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
             item->status = status;
         }
     }
-    if (item->status == MS_PENDING) item->status = MS_UNAVAILABLE;
-    if (state.location != NULL) cl_location_release(state.location);
+    if (item->status == MS_PENDING)
+        item->status = MS_UNAVAILABLE;
+    if (state.location != NULL)
+        cl_location_release(state.location);
     return item->status == MS_NOT_FOUND ? MS_OK : item->status;
 }
 
 void cl_view_close(cl_client *client, const cl_view *view) {
     cl_node *node = atomic_load_explicit(&client->nodes[view->server], memory_order_acquire);
-    if (node == NULL || node->incarnation != view->incarnation) return; /* that server's table is gone */
+    if (node == NULL || node->incarnation != view->incarnation)
+        return; /* that server's table is gone */
     struct {
         uint32_t count, zero;
         ms_view_item item;

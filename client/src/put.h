@@ -5,10 +5,10 @@
 #include "cl_internal.h"
 
 typedef struct cl_put_state {
-    cl_location *grant;  /* NULL: not granted */
-    uint64_t sealed;     /* bit per replica: every extent of it is SEALED */
-    ms_status failed;    /* of a replica that is not */
-    bool ended;          /* the master has answered put_end */
+    cl_location *grant; /* NULL: not granted */
+    uint64_t sealed;    /* bit per replica: every extent of it is SEALED */
+    ms_status failed;   /* of a replica that is not */
+    bool ended;         /* the master has answered put_end */
 } cl_put_state;
 
 typedef struct cl_putting {
@@ -25,7 +25,8 @@ typedef struct cl_putting {
 } cl_putting;
 
 ms_hash cl_put_parent(const cl_putting *put, size_t index);
-void cl_put_write_seal(const cl_putting *put, size_t index, uint16_t part, uint16_t part_count, ms_writer *writer);
+void cl_put_write_seal(const cl_putting *put, size_t index, uint16_t part, uint16_t part_count,
+                       ms_writer *writer);
 /* The relayed answer on put->master, into the items. */
 ms_status cl_put_take_relayed(cl_putting *put, cl_failure *failure);
 /* Writes and SEALs all replicas of what is granted; *is_done: put_end was relayed and answered too. */

@@ -30,7 +30,7 @@ typedef struct cl_buffer {
 
 typedef enum cl_operation {
     CL_EXISTS = 0,
-    CL_GET = 1,       /* bytes results: first the sizes, then the bytes */
+    CL_GET = 1, /* bytes results: first the sizes, then the bytes */
     CL_GET_INTO = 2,
     CL_PUT = 3,
     CL_REMOVE = 4,
@@ -39,7 +39,7 @@ typedef enum cl_operation {
     CL_UNPIN = 7,
     CL_TOUCH = 8,
     CL_SIZES = 9,
-    CL_COMMAND = 10   /* any frame to the master; no keys, a body of bytes */
+    CL_COMMAND = 10 /* any frame to the master; no keys, a body of bytes */
 } cl_operation;
 
 /* One call: its arguments in C, references that keep them alive, and what came of it. */
@@ -48,11 +48,11 @@ typedef struct cl_job {
     uint64_t handle;
     cl_client *client; /* entered */
     size_t count;
-    bool is_single;    /* one key was given, not a list: one result, errors are raised */
+    bool is_single; /* one key was given, not a list: one result, errors are raised */
     cl_item *items;
-    PyObject **keys;   /* references */
-    cl_buffer *buffers;/* obj NULL: none held */
-    PyObject **values; /* bytes being filled (CL_GET) */
+    PyObject **keys;    /* references */
+    cl_buffer *buffers; /* obj NULL: none held */
+    PyObject **values;  /* bytes being filled (CL_GET) */
     cl_put_options put;
     bool force, pin;
     uint32_t pin_deadline_ms;

@@ -16,7 +16,8 @@ typedef struct cl_async {
 #define CAPSULE "mooncake_store._native.async"
 
 static void async_release(cl_async *async) {
-    if (atomic_fetch_sub(&async->references, 1) != 1) return;
+    if (atomic_fetch_sub(&async->references, 1) != 1)
+        return;
     close(async->descriptor);
     pthread_mutex_destroy(&async->lock);
     free(async);
@@ -32,7 +33,8 @@ static cl_job *take_done(cl_async *async) {
 
 static void destroy_capsule(PyObject *capsule) {
     cl_async *async = PyCapsule_GetPointer(capsule, CAPSULE);
-    if (async == NULL) return;
+    if (async == NULL)
+        return;
     for (cl_job *job = take_done(async); job != NULL;) {
         cl_job *next = job->next;
         cl_job_release(job);
@@ -46,7 +48,8 @@ static void destroy_capsule(PyObject *capsule) {
 static PyObject *async_open(PyObject *self, PyObject *nothing) {
     (void)self, (void)nothing;
     cl_async *async = calloc(1, sizeof *async);
-    if (async == NULL) return PyErr_NoMemory();
+    if (async == NULL)
+        return PyErr_NoMemory();
     async->references = 1;
     async->descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (async->descriptor < 0) {
@@ -55,7 +58,8 @@ static PyObject *async_open(PyObject *self, PyObject *nothing) {
     }
     pthread_mutex_init(&async->lock, NULL);
     PyObject *capsule = PyCapsule_New(async, CAPSULE, destroy_capsule);
-    if (capsule == NULL) async_release(async);
+    if (capsule == NULL)
+        async_release(async);
     return capsule;
 }
 
@@ -88,13 +92,15 @@ static PyObject *async_submit(PyObject *self, PyObject *const *arguments, Py_ssi
     }
     cl_async *async = PyCapsule_GetPointer(arguments[0], CAPSULE);
     long operation = async != NULL ? PyLong_AsLong(arguments[1]) : -1;
-    if (PyErr_Occurred()) return NULL;
+    if (PyErr_Occurred())
+        return NULL;
     if (operation < 0 || operation > CL_COMMAND) {
         PyErr_SetString(PyExc_ValueError, "no such operation");
         return NULL;
     }
     cl_job *job = malloc(sizeof *job);
-    if (job == NULL) return PyErr_NoMemory();
+    if (job == NULL)
+        return PyErr_NoMemory();
     if (cl_job_parse(job, (cl_operation)operation, arguments + 2, count - 2) != 0) {
         free(job);
         return NULL;
@@ -103,7 +109,8 @@ static PyObject *async_submit(PyObject *self, PyObject *const *arguments, Py_ssi
     job->number = ++async->number;
     PyObject *number = PyLong_FromUnsignedLongLong(job->number);
     atomic_fetch_add(&async->references, 1);
-    ms_status status = number != NULL ? te_spawn(cl_engine(job->client), run_job, job) : MS_NO_MEMORY;
+    ms_status status =
+        number != NULL ? te_spawn(cl_engine(job->client), run_job, job) : MS_NO_MEMORY;
     if (status != MS_OK) {
         PyObject *error = number != NULL ? cl_make_error(job, NULL, status) : NULL;
         Py_XDECREF(number);
@@ -123,10 +130,13 @@ static PyObject *async_submit(PyObject *self, PyObject *const *arguments, Py_ssi
 
 /* A get that has its sizes goes on to its bytes; true: it is under way again. */
 static bool goes_on(cl_job *job) {
-    if (job->operation != CL_GET || job->phase != 0) return false;
-    if (cl_job_between(job) != 0) return false;
+    if (job->operation != CL_GET || job->phase != 0)
+        return false;
+    if (cl_job_between(job) != 0)
+        return false;
     bool any = false;
-    for (size_t i = 0; i < job->count; i++) any = any || job->values[i] != NULL;
+    for (size_t i = 0; i < job->count; i++)
+        any = any || job->values[i] != NULL;
     return any && te_spawn(cl_engine(job->client), run_job, job) == MS_OK;
 }
 
@@ -134,12 +144,14 @@ static bool goes_on(cl_job *job) {
 static PyObject *async_completed(PyObject *self, PyObject *capsule) {
     (void)self;
     cl_async *async = PyCapsule_GetPointer(capsule, CAPSULE);
-    if (async == NULL) return NULL;
+    if (async == NULL)
+        return NULL;
     uint64_t ticks;
     ssize_t got = read(async->descriptor, &ticks, 8);
     (void)got;
     PyObject *list = PyList_New(0);
-    if (list == NULL) return NULL;
+    if (list == NULL)
+        return NULL;
     for (cl_job *job = take_done(async); job != NULL;) {
         cl_job *next = job->next;
         if (goes_on(job)) {
