@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
 from mooncake_store.client.client import open_handle
@@ -22,7 +23,12 @@ from mooncake_store.errors import (
     error_from_status,
 )
 
+if TYPE_CHECKING:
+    from mooncake_store.client.commands import Command
+
 __all__ = ["AsyncClient"]
+
+Result = TypeVar("Result")
 
 _c = _native.native
 # cl_operation
@@ -139,8 +145,13 @@ class AsyncClient:
             return self._core.failed(error, miss)
 
     async def _read_batch(
-        self, operation: int, keys: list[str], *rest: Any, miss: Any, timeout_s: float | None
-    ) -> list[Any]:
+        self,
+        operation: int,
+        keys: builtins.list[str],
+        *rest: Any,
+        miss: Any,
+        timeout_s: float | None,
+    ) -> builtins.list[Any]:
         try:
             results = await self._call(operation, keys, *rest, timeout_s=timeout_s)
         except StoreError as error:
@@ -149,7 +160,7 @@ class AsyncClient:
             return self._core.failed_items(results, miss)
         return results  # type: ignore[no-any-return]
 
-    async def _run(self, command: Any, timeout_s: float | None) -> Any:
+    async def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
         answer = await self._call(
             _COMMAND, command.method, command.flags, command.body, command.numbered,
             timeout_s=timeout_s,
@@ -180,13 +191,13 @@ class AsyncClient:
 
     async def get_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[bytes | StoreError | None]:
+    ) -> builtins.list[bytes | StoreError | None]:
         """As `Client.get_batch`."""
         return await self._read_batch(_GET, list(keys), miss=None, timeout_s=timeout_s)
 
     async def get_batch_into(
         self, keys: Sequence[str], buffers: Sequence[Memory], *, timeout_s: float | None = None
-    ) -> list[int | StoreError | None]:
+    ) -> builtins.list[int | StoreError | None]:
         """As `Client.get_batch_into`."""
         return await self._read_batch(
             _GET_INTO, list(keys), list(buffers), miss=None, timeout_s=timeout_s
@@ -199,7 +210,7 @@ class AsyncClient:
 
     async def exists_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[bool | StoreError]:
+    ) -> builtins.list[bool | StoreError]:
         """As `Client.exists_batch`."""
         return await self._read_batch(_EXISTS, list(keys), miss=False, timeout_s=timeout_s)
 
@@ -277,7 +288,7 @@ class AsyncClient:
         chain: bool = False,
         group: int = 0,
         timeout_s: float | None = None,
-    ) -> list[bool | StoreError]:
+    ) -> builtins.list[bool | StoreError]:
         """As `Client.put_batch`."""
         options = self._core.put_options(
             replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
@@ -403,7 +414,7 @@ class AsyncClient:
             if cursor == 0:
                 return
 
-    async def members(self, *, timeout_s: float | None = None) -> list[Member]:
+    async def members(self, *, timeout_s: float | None = None) -> builtins.list[Member]:
         """As `Client.members`."""
         from mooncake_store.client import commands
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
 from mooncake_store.client.address import parse_master
@@ -24,6 +25,9 @@ from mooncake_store.errors import (
     UnavailableError,
     error_from_status,
 )
+
+if TYPE_CHECKING:
+    from mooncake_store.client.commands import Command
 
 __all__ = ["Client", "PrefixMatch"]
 
@@ -81,7 +85,7 @@ class PrefixMatch:
         self.is_pinned = is_pinned and count > 0
 
     @property
-    def keys(self) -> list[str]:
+    def keys(self) -> builtins.list[str]:
         """The keys that are stored."""
         return list(self._keys[: self.count])
 
@@ -215,7 +219,7 @@ class Client:
 
     def get_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[bytes | StoreError | None]:
+    ) -> builtins.list[bytes | StoreError | None]:
         """Return one result a key: bytes, None for a miss, a StoreError for a mistake.
 
         Example:
@@ -227,7 +231,7 @@ class Client:
 
     def get_batch_into(
         self, keys: Sequence[str], buffers: Sequence[Memory], *, timeout_s: float | None = None
-    ) -> list[int | StoreError | None]:
+    ) -> builtins.list[int | StoreError | None]:
         """Read objects into buffers; one result a key, as of get_into.
 
         Example:
@@ -256,7 +260,7 @@ class Client:
 
     def exists_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
-    ) -> list[bool | StoreError]:
+    ) -> builtins.list[bool | StoreError]:
         """Return for each key whether it is stored.
 
         Example:
@@ -432,7 +436,7 @@ class Client:
         chain: bool = False,
         group: int = 0,
         timeout_s: float | None = None,
-    ) -> list[bool | StoreError]:
+    ) -> builtins.list[bool | StoreError]:
         """Store many objects; one result a key: True, False, or the StoreError of that one.
 
         Args:
@@ -674,7 +678,7 @@ class Client:
             if cursor == 0:
                 return
 
-    def members(self, *, timeout_s: float | None = None) -> list[Member]:
+    def members(self, *, timeout_s: float | None = None) -> builtins.list[Member]:
         """Return the store servers."""
         from mooncake_store.client import commands
 
@@ -747,7 +751,7 @@ class Client:
             raise error_from_status(status, key=key)
         return bytes(ffi.buffer(out))
 
-    def _run(self, command: Any, timeout_s: float | None) -> Any:
+    def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
         answer = _c.client_command(
             self._handle, command.method, command.flags, command.body, command.numbered,
             self._timeout_s if timeout_s is None else timeout_s,
@@ -756,7 +760,7 @@ class Client:
 
     def _read_batch(
         self, call: Any, arguments: tuple[Any, ...], count: int, miss: Any, timeout_s: float | None
-    ) -> list[Any]:
+    ) -> builtins.list[Any]:
         try:
             results = call(
                 self._handle, *arguments, self._timeout_s if timeout_s is None else timeout_s

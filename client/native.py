@@ -9,7 +9,7 @@ from mooncake_store.errors import BufferTooSmallError, Status, StoreError, error
 
 __all__ = ["deadline_ns", "failure_error", "ffi", "lib", "native"]
 
-ffi = _module.ffi
+ffi: Any = _module.ffi
 lib: Any = _module.lib
 native: Any = _module
 
