@@ -346,6 +346,8 @@ void st_close(st_server *server) {
     st_table_clear(&server->fenced);
     for (uint32_t at = 0; at < server->segment_count; at++)
         st_segment_close(&server->segments[at], server->config.keep_files);
+    if (server->segment_count != 0 && !server->config.keep_files)
+        st_inventory_erase(server->config.segment_dir);
     if (server->folder_lock >= 0)
         close(server->folder_lock);
     st_log_close(server);

@@ -123,8 +123,7 @@ static void meet_master(st_server *server, st_peer *peer, te_peer number) {
 }
 
 static void on_master_request(st_server *server, st_peer *peer, const te_request *request) {
-    if (peer->number == 0)
-        meet_master(server, peer, request->peer);
+    meet_master(server, peer, request->peer);
     switch (request->header->method) {
     case MS_ADOPT:
         if (request->header->body_length != sizeof(ms_adopt) ||

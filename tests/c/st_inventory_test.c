@@ -1,0 +1,391 @@
+// sources: store/src/inventory.c store/src/file.c mooncake_store/protocol/src/*.c
+// flags: -DST_TEST_STEPS
+// timeout: 120
+/* The inventory of a segment: what a restart finds after a kill at any step, a torn tail, a compaction.
+ *
+ * A child process works on the mapped files and ends without warning at step k, for every k until it gets
+ * through; the parent then opens the files and compares with what had been acknowledged. */
+#include <assert.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "st_inventory.h"
+#include "st_step.h"
+
+#define PAGES (2 * ST_LOG_PAGES + 100)
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s (step %ld)\n", __FILE__, __LINE__, #condition, steps_left); \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static char folder[64];
+static long steps_left = -1; /* -1: no kill */
+
+void st_step(const char *name) {
+    (void)name;
+    if (steps_left > 0 && --steps_left == 0)
+        _exit(77);
+}
+
+/* The words, in a file as the server has them: they survive the child. */
+static _Atomic uint64_t *words;
+
+static void words_open(void) {
+    words = mmap(NULL, PAGES * sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                 -1, 0);
+    CHECK(words != MAP_FAILED);
+}
+
+static st_extent extent_of(uint32_t page, uint64_t version, const char *key) {
+    return (st_extent){.version = version,
+                       .note = version,
+                       .size = version * 7,
+                       .expiry_ms = 1000 + version,
+                       .group = 3,
+                       .hash = {version, ~version},
+                       .parent = {1, 2},
+                       .page = page,
+                       .page_count = 1 + page % 3,
+                       .checksum = (uint32_t)version * 31,
+                       .part = 0,
+                       .part_count = 1,
+                       .key_length = (uint16_t)strlen(key),
+                       .tenant_length = 7,
+                       .flags = 5,
+                       .tenant = (const uint8_t *)"default",
+                       .key = (const uint8_t *)key};
+}
+
+/* As the server does it: word, then record. */
+static void seal(st_inventory *inventory, uint32_t page, uint64_t version, const char *key) {
+    st_extent extent = extent_of(page, version, key);
+    CHECK(st_inventory_reserve(inventory, &extent) == MS_OK);
+    st_step("word");
+    words[page] = ms_word(version, 1);
+    st_step("record");
+    st_inventory_commit(inventory, &extent);
+}
+
+static void free_extent(st_inventory *inventory, uint32_t page, uint64_t version) {
+    words[page] = ms_word(version, 0);
+    st_step("free record");
+    st_inventory_free(inventory, page, version);
+}
+
+static void check_extent(const st_inventory *inventory, uint32_t page, uint64_t version,
+                         const char *key) {
+    st_extent found, wanted = extent_of(page, version, key);
+    CHECK(st_inventory_find(inventory, page, &found));
+    CHECK(found.version == version && found.size == wanted.size && found.group == 3);
+    CHECK(found.hash.low == version && found.hash.high == ~version && found.parent.high == 2);
+    CHECK(found.page == page && found.page_count == wanted.page_count);
+    CHECK(found.checksum == wanted.checksum && found.part_count == 1 && found.part == 0);
+    CHECK(found.key_length == strlen(key) && memcmp(found.key, key, found.key_length) == 0);
+    CHECK(found.tenant_length == 7 && memcmp(found.tenant, "default", 7) == 0);
+}
+
+static st_inventory *reopen(void) {
+    st_inventory *inventory;
+    CHECK(st_inventory_open(folder, 0, PAGES, words, &inventory) == MS_OK);
+    return inventory;
+}
+
+static void start_over(void) {
+    st_inventory_erase(folder);
+    memset((void *)(uintptr_t)words, 0, PAGES * sizeof(uint64_t));
+}
+
+static void test_records_are_found_again(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    seal(inventory, 5, 11, "five");
+    seal(inventory, ST_LOG_PAGES, 12, "first of the second log");
+    seal(inventory, PAGES - 1, 13, "last");
+    CHECK(st_inventory_note(inventory, 5, 99, 4242, 1) == MS_OK);
+    free_extent(inventory, PAGES - 1, 13);
+    CHECK(st_inventory_count(inventory) == 2);
+    st_inventory_close(inventory);
+
+    inventory = reopen();
+    CHECK(st_inventory_count(inventory) == 2);
+    check_extent(inventory, 5, 11, "five");
+    check_extent(inventory, ST_LOG_PAGES, 12, "first of the second log");
+    st_extent found;
+    CHECK(!st_inventory_find(inventory, PAGES - 1, &found));
+    CHECK(!st_inventory_find(inventory, PAGES, &found));
+    CHECK(st_inventory_find(inventory, 5, &found));
+    CHECK(found.note == 99 && found.expiry_ms == 4242 && found.flags == 1);
+    CHECK(st_inventory_find(inventory, ST_LOG_PAGES, &found));
+    CHECK(found.note == 12 && found.expiry_ms == 1012 && found.flags == 5);
+    CHECK(st_inventory_live_pages(inventory) == 1u + 5 % 3 + 1u + ST_LOG_PAGES % 3);
+
+    uint64_t page = 0;
+    CHECK(st_inventory_next(inventory, &page, &found) && found.page == 5 && page == 6);
+    CHECK(st_inventory_next(inventory, &page, &found) && found.page == ST_LOG_PAGES);
+    CHECK(!st_inventory_next(inventory, &page, &found));
+    st_inventory_close(inventory);
+}
+
+static void test_words_count_more_than_the_log(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    seal(inventory, 1, 21, "freed without a record");
+    seal(inventory, 2, 22, "kept");
+    words[1] = ms_word(21, 0); /* the process dies before the free record */
+    words[3] = ms_word(23, 1); /* ... and before the commit record of another */
+    st_inventory_close(inventory);
+    inventory = reopen();
+    CHECK(st_inventory_count(inventory) == 1);
+    check_extent(inventory, 2, 22, "kept");
+    st_inventory_close(inventory);
+}
+
+static size_t log_size(const char *name, uint8_t **bytes) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_RDONLY);
+    struct stat state;
+    CHECK(fd >= 0 && fstat(fd, &state) == 0);
+    *bytes = malloc((size_t)state.st_size);
+    CHECK(read(fd, *bytes, (size_t)state.st_size) == state.st_size);
+    close(fd);
+    return (size_t)state.st_size;
+}
+
+static void log_write(const char *name, const uint8_t *bytes, size_t length) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_TRUNC);
+    CHECK(fd >= 0 && write(fd, bytes, length) == (ssize_t)length);
+    close(fd);
+}
+
+/* Whatever happens to the last record's bytes, the ones before it stay, and nothing false appears. */
+static void test_a_torn_tail_is_cut(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    for (uint32_t page = 0; page < 8; page++)
+        seal(inventory, page, 30 + page, "a key");
+    st_inventory_close(inventory);
+    uint8_t *bytes;
+    size_t size = log_size("inventory-0-000000", &bytes), used = size;
+    while (used > 0 && bytes[used - 1] == 0)
+        used--;
+    used = (used + 7) / 8 * 8;
+    size_t record = (used - 16) / 8;
+    CHECK(16 + 8 * record == used);
+    uint8_t *torn = malloc(size);
+    for (size_t lost = 1; lost <= 3 * record; lost++) {
+        memcpy(torn, bytes, size);
+        memset(torn + used - lost, 0, lost);
+        log_write("inventory-0-000000", torn, size);
+        inventory = reopen();
+        uint64_t count = st_inventory_count(inventory);
+        CHECK(count >= 8 - (lost + record - 1) / record && count <= 8);
+        for (uint32_t page = 0; page < count; page++)
+            check_extent(inventory, page, 30 + page, "a key");
+        /* What is appended next is found, also behind the cut. */
+        seal(inventory, 100, 300, "after the cut");
+        st_inventory_close(inventory);
+        inventory = reopen();
+        CHECK(st_inventory_count(inventory) == count + 1);
+        check_extent(inventory, 100, 300, "after the cut");
+        st_inventory_close(inventory);
+        words[100] = 0;
+    }
+    for (size_t at = 16; at < used; at++) { /* a flipped bit anywhere cuts there */
+        memcpy(torn, bytes, size);
+        torn[at] ^= (uint8_t)(1u << at % 8);
+        log_write("inventory-0-000000", torn, size);
+        inventory = reopen();
+        CHECK(st_inventory_count(inventory) == (at - 16) / record);
+        st_inventory_close(inventory);
+    }
+    memset(torn, 0xff, size); /* not a log at all */
+    log_write("inventory-0-000000", torn, size);
+    inventory = reopen();
+    CHECK(st_inventory_count(inventory) == 0);
+    seal(inventory, 1, 400, "new");
+    st_inventory_close(inventory);
+    inventory = reopen();
+    check_extent(inventory, 1, 400, "new");
+    st_inventory_close(inventory);
+    free(torn);
+    free(bytes);
+}
+
+/* The shared page in which a child says what it has acknowledged. */
+typedef struct progress {
+    uint32_t sealed, freed, noted;
+} progress;
+
+static void test_a_kill_at_any_step_loses_nothing_acknowledged(void) {
+    progress *said = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool is_through = false;
+    long step = 0;
+    while (!is_through) {
+        step++;
+        start_over();
+        *said = (progress){0};
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            steps_left = step;
+            st_inventory *inventory = reopen();
+            for (uint32_t page = 0; page < 6; page++) {
+                seal(inventory, page, 50 + page, "some key");
+                said->sealed = page + 1;
+            }
+            for (uint32_t page = 0; page < 3; page++) {
+                CHECK(st_inventory_note(inventory, 3 + page, 500 + page, 60 + page, 2) == MS_OK);
+                said->noted = page + 1;
+            }
+            for (uint32_t page = 0; page < 3; page++) {
+                said->freed = page + 1; /* from the word on it is gone, record or not */
+                free_extent(inventory, page, 50 + page);
+            }
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+        is_through = WEXITSTATUS(status) == 0;
+        CHECK(is_through || WEXITSTATUS(status) == 77);
+        st_inventory *inventory = reopen();
+        for (uint32_t page = 0; page < said->sealed; page++) {
+            st_extent found;
+            if (page < said->freed && words[page] == ms_word(50 + page, 0)) {
+                CHECK(!st_inventory_find(inventory, page, &found));
+                continue;
+            }
+            check_extent(inventory, page, 50 + page, "some key");
+            CHECK(st_inventory_find(inventory, page, &found));
+            if (page >= 3 && page - 3 < said->noted)
+                CHECK(found.note == 500 + page - 3 && found.flags == 2 &&
+                      found.expiry_ms == 60 + page - 3);
+        }
+        CHECK(st_inventory_count(inventory) <= said->sealed + 1u);
+        st_inventory_close(inventory);
+    }
+    CHECK(step > 30); /* the steps are there */
+    munmap(said, 4096);
+}
+
+/* Until a log has been compacted at least once. */
+static void churn(st_inventory *inventory, uint64_t *version) {
+    uint64_t before = st_inventory_compactions(inventory);
+    for (uint32_t page = 10; st_inventory_compactions(inventory) == before;
+         page = page == 200 ? 10 : page + 1) {
+        ++*version;
+        seal(inventory, page, *version, "churned");
+        free_extent(inventory, page, *version);
+    }
+}
+
+static void test_compaction_keeps_records_and_notes(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    uint64_t version = 1000;
+    for (uint32_t page = 0; page < 8; page++)
+        seal(inventory, page, 70 + page, "kept");
+    for (uint32_t page = 0; page < 4; page++)
+        CHECK(st_inventory_note(inventory, page, 700 + page, 8, 4) == MS_OK);
+    for (int round = 0; round < 3; round++)
+        churn(inventory, &version);
+    for (int again = 0; again < 2; again++) {
+        CHECK(st_inventory_count(inventory) == 8 || st_inventory_count(inventory) == 9);
+        for (uint32_t page = 0; page < 8; page++) {
+            st_extent found;
+            check_extent(inventory, page, 70 + page, "kept");
+            CHECK(st_inventory_find(inventory, page, &found));
+            CHECK(found.note == (page < 4 ? 700 + page : 70 + page));
+            CHECK(found.flags == (page < 4 ? 4 : 5));
+        }
+        st_inventory_close(inventory);
+        inventory = reopen();
+    }
+    CHECK(st_inventory_bytes(inventory) <= 4u * 64 * 1024);
+    st_inventory_close(inventory);
+}
+
+static void test_a_kill_inside_compaction_loses_nothing(void) {
+    long step = 0;
+    bool is_through = false;
+    while (!is_through) {
+        step++;
+        start_over();
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            st_inventory *inventory = reopen();
+            for (uint32_t page = 0; page < 4; page++)
+                seal(inventory, page, 80 + page, "kept");
+            CHECK(st_inventory_note(inventory, 3, 900, 9, 6) == MS_OK);
+            uint64_t version = 2000;
+            /* Up to just before the log is full, then count steps: those of the compaction come. */
+            while (st_inventory_bytes(inventory) != 0 &&
+                   version < 2000 + 64 * 1024 / (32 + 136) - 8) {
+                version++;
+                seal(inventory, 10, version, "churned");
+                free_extent(inventory, 10, version);
+            }
+            CHECK(st_inventory_compactions(inventory) == 0);
+            steps_left = step;
+            churn(inventory, &version);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+        is_through = WEXITSTATUS(status) == 0;
+        st_inventory *inventory = reopen();
+        st_extent found;
+        for (uint32_t page = 0; page < 4; page++)
+            check_extent(inventory, page, 80 + page, "kept");
+        CHECK(st_inventory_find(inventory, 3, &found) && found.note == 900 && found.flags == 6);
+        CHECK(st_inventory_count(inventory) <= 5);
+        st_inventory_close(inventory);
+    }
+    CHECK(step > 30);
+}
+
+static void test_long_keys_and_growth(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    char key[1025];
+    memset(key, 'k', sizeof key);
+    key[1024] = '\0';
+    for (uint32_t page = 0; page < 3000; page++)
+        seal(inventory, page, 100 + page, key + page % 1024);
+    CHECK(st_inventory_bytes(inventory) > 1u << 20);
+    st_inventory_close(inventory);
+    inventory = reopen();
+    CHECK(st_inventory_count(inventory) == 3000);
+    for (uint32_t page = 0; page < 3000; page++)
+        check_extent(inventory, page, 100 + page, key + page % 1024);
+    st_inventory_close(inventory);
+}
+
+int main(void) {
+    snprintf(folder, sizeof folder, "/tmp/st-inventory-test-XXXXXX");
+    CHECK(mkdtemp(folder) != NULL);
+    words_open();
+    test_records_are_found_again();
+    test_words_count_more_than_the_log();
+    test_a_torn_tail_is_cut();
+    test_a_kill_at_any_step_loses_nothing_acknowledged();
+    test_compaction_keeps_records_and_notes();
+    test_a_kill_inside_compaction_loses_nothing();
+    test_long_keys_and_growth();
+    st_inventory_erase(folder);
+    CHECK(rmdir(folder) == 0);
+    return 0;
+}
