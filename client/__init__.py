@@ -1,1 +1,22 @@
-"""The client SDK: put, get, match a prefix, look at stored bytes without a copy."""
+"""The SDK: what an inference engine's process uses."""
+
+from mooncake_store.client.async_client import AsyncClient
+from mooncake_store.client.client import Client, PrefixMatch
+from mooncake_store.client.config import ClientConfig
+from mooncake_store.client.prefix import prefix_keys
+from mooncake_store.client.results import Listed, Member, ObjectStat, ReplicaStat, Statistics
+from mooncake_store.client.view import View
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientConfig",
+    "Listed",
+    "Member",
+    "ObjectStat",
+    "PrefixMatch",
+    "ReplicaStat",
+    "Statistics",
+    "View",
+    "prefix_keys",
+]

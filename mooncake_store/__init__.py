@@ -1,5 +1,33 @@
-"""Mooncake Store: the KV caches of LLM inference, kept in the memory of many machines."""
+"""Mooncake Store: the KV caches of LLM inference, kept in the memory of many machines.
+
+from mooncake_store import Client
+
+with Client("127.0.0.1:7700") as store:
+    store.put("key", b"value")
+    store.get("key")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["AsyncClient", "Client", "StoreError", "__version__", "prefix_keys"]
+
+if TYPE_CHECKING:
+    from mooncake_store.client import AsyncClient, Client, prefix_keys
+    from mooncake_store.errors import StoreError
+
+
+def __getattr__(name: str) -> Any:
+    # The C extension is loaded when it is used: `mooncake-store --version` needs none of it.
+    if name in ("AsyncClient", "Client", "prefix_keys"):
+        import mooncake_store.client as client
+
+        return getattr(client, name)
+    if name == "StoreError":
+        from mooncake_store.errors import StoreError
+
+        return StoreError
+    raise AttributeError(f"module 'mooncake_store' has no attribute {name!r}")

@@ -95,3 +95,8 @@ def durations_of(call: Callable[..., object], *columns: Sequence[object]) -> lis
         call(*arguments)
         durations.append(now() - begun)
     return durations
+
+
+def over(connections: int) -> str:
+    """Say how many connections a raw transfer uses."""
+    return f"raw: over {connections} connection{'s' * (connections > 1)}, as ours"

@@ -7,6 +7,7 @@ hosts look like), raw and ours alike, and the figure left alone is printed besid
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -102,6 +103,24 @@ class MachineLoad:
     def _read() -> list[int]:
         # user, nice, system, idle, iowait, irq, softirq, steal
         return [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+
+
+def connections_to(ports: set[int]) -> int:
+    """Count this process's established TCP connections to one of the ports."""
+    mine = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:["):
+                mine.add(target[len("socket:[") : -1])
+    count = 0
+    with open("/proc/self/net/tcp") as lines:
+        next(lines)
+        for line in lines:
+            fields = line.split()
+            remote_port, state, inode = int(fields[2].rpartition(":")[2], 16), fields[3], fields[9]
+            count += state == "01" and remote_port in ports and inode in mine
+    return count
 
 
 def describe_machine() -> dict[str, object]:

@@ -28,16 +28,19 @@ typedef struct te_engine te_engine;
 typedef struct te_channel te_channel;
 
 typedef struct te_engine_config {
-    uint32_t io_threads;           /* threads that serve connections; 0 = an asking side only; default 2 */
-    uint32_t worker_threads;       /* carry second halves of copies, further connections, batches; default 2 */
+    uint32_t io_threads; /* threads that serve connections; 0 = an asking side only; default 2 */
+    uint32_t
+        worker_threads; /* carry second halves of copies, further connections, batches; default 2 */
     uint32_t connections_accepted_max; /* default 4096; one more is closed at once */
-    uint32_t handshake_timeout_ms; /* a connection without HELLO is closed after this; default 5000 */
-    uint32_t stall_timeout_ms;     /* a frame begun must end within this; default 30000 */
-    uint32_t outbound_bytes_max;   /* queued for one accepted connection; more closes it; default 64 MiB */
-    uint32_t slice_bytes;          /* requests are cut here when spread over rails; default 1 MiB on TCP */
-    uint32_t stream_copy_bytes;    /* non-temporal stores from this size; default 256 KiB */
-    uint32_t helper_copy_bytes;    /* second thread from this size; default 1 MiB; 0 = never */
-    uint32_t spin_us;              /* a caller's spin before it sleeps, adaptive; default 20 */
+    uint32_t
+        handshake_timeout_ms;  /* a connection without HELLO is closed after this; default 5000 */
+    uint32_t stall_timeout_ms; /* a frame begun must end within this; default 30000 */
+    uint32_t
+        outbound_bytes_max; /* queued for one accepted connection; more closes it; default 64 MiB */
+    uint32_t slice_bytes;   /* requests are cut here when spread over rails; default 1 MiB on TCP */
+    uint32_t stream_copy_bytes; /* non-temporal stores from this size; default 256 KiB */
+    uint32_t helper_copy_bytes; /* second thread from this size; default 1 MiB; 0 = never */
+    uint32_t spin_us;           /* a caller's spin before it sleeps, adaptive; default 20 */
 } te_engine_config;
 
 void te_engine_config_default(te_engine_config *config);
@@ -52,7 +55,8 @@ bool te_engine_log_next(te_engine *engine, char *line);
 void te_engine_set_epoch(te_engine *engine, uint32_t epoch);
 
 /* Listen on a numeric IPv4 or IPv6 address; port 0 = any; the real one is stored.  `error` gets a sentence. */
-ms_status te_listen_tcp(te_engine *engine, const char *address, uint16_t port, uint16_t *bound, char *error);
+ms_status te_listen_tcp(te_engine *engine, const char *address, uint16_t port, uint16_t *bound,
+                        char *error);
 /* The socket file is 0600; peers of another uid are refused (SO_PEERCRED).  A stale file is replaced.  `error`
  * is a buffer of 256 bytes or NULL, here as everywhere. */
 ms_status te_listen_unix(te_engine *engine, const char *path, char *error);
@@ -80,8 +84,8 @@ typedef struct te_service {
     void *context;
     /* First frame.  OK: what was put into answer (answer_length bytes, at most 4096)
      * is sent and *peer_context kept.  Else the status is sent with `error` as its sentence, then closed. */
-    ms_status (*on_hello)(void *context, const te_request *request, uint8_t answer[4096], uint32_t *answer_length,
-                          void **peer_context, char *error);
+    ms_status (*on_hello)(void *context, const te_request *request, uint8_t answer[4096],
+                          uint32_t *answer_length, void **peer_context, char *error);
     /* Frames that the engine does not answer itself (READ, WRITE, ATTACH, SHARE, UNSHARE, PING are its own). */
     void (*on_request)(void *context, const te_request *request);
     /* Answers to requests sent with te_push on an accepted or dialled connection. */
@@ -98,9 +102,10 @@ void te_serve(te_engine *engine, const te_service *service);
 /* Send a frame on an accepted or dialled connection.  Copies; never blocks: what the socket does not take
  * at once is queued (bounded by outbound_bytes_max, then the connection is closed).  NOT_REGISTERED: gone. */
 ms_status te_answer(te_engine *engine, te_peer peer, const ms_header *request, ms_status status,
-                    const struct iovec *body, size_t body_count, const void *payload, size_t payload_length);
-ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
-                  const struct iovec *body, size_t body_count);
+                    const struct iovec *body, size_t body_count, const void *payload,
+                    size_t payload_length);
+ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags,
+                  uint64_t request, const struct iovec *body, size_t body_count);
 /* Close it; on_close follows, on its I/O thread.  te_close_matching closes every accepted connection for which `match` says
  * so and returns when none of them can write memory any more (their I/O steps have ended): a fence.  Use counts
  * taken by write_begin come back a moment later (write_end with complete = false, then on_close), on the I/O
@@ -113,9 +118,9 @@ size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, v
  * one: its frames go to on_request, answers to te_push requests to on_answer, its end to on_close.  Blocks
  * until the HELLO is answered.  `answer` gets the answer's body.  Frames (and the end) may reach the service before
  * this function has returned. */
-ms_status te_dial(te_engine *engine, const char *address, const struct iovec *hello, size_t hello_count,
-                  int64_t deadline_ns, void *peer_context, te_peer *peer, uint8_t *answer, size_t answer_size,
-                  size_t *answer_length, char *error);
+ms_status te_dial(te_engine *engine, const char *address, const struct iovec *hello,
+                  size_t hello_count, int64_t deadline_ns, void *peer_context, te_peer *peer,
+                  uint8_t *answer, size_t answer_size, size_t *answer_length, char *error);
 
 /* ---- segments that this engine serves ---------------------------------------------------------------- */
 
@@ -131,24 +136,25 @@ typedef struct te_segment_ops {
     ms_status (*write_begin)(void *context, void *peer_context, const ms_write_item *item);
     /* The bytes are in place (or the attempt broke off: !complete).  Gives the use count back, then SEALs
      * when a seal came with the item.  Called for items in order; `seal` is NULL without one. */
-    ms_status (*write_end)(void *context, void *peer_context, const ms_write_item *item, const uint8_t *seal,
-                           size_t seal_length, bool complete);
+    ms_status (*write_end)(void *context, void *peer_context, const ms_write_item *item,
+                           const uint8_t *seal, size_t seal_length, bool complete);
     /* All items of a WRITE frame have ended with these statuses.  True: the service answers or relays
      * itself (MS_FLAG_RELAY), the engine sends nothing. */
-    bool (*write_done)(void *context, const te_request *request, const uint32_t *statuses, size_t count);
+    bool (*write_done)(void *context, const te_request *request, const uint32_t *statuses,
+                       size_t count);
 } te_segment_ops;
 
 typedef struct te_segment_config {
-    uint32_t segment;         /* number under which peers name it */
-    void *address;            /* payload, mapped read-write in this process */
-    uint64_t length;          /* bytes */
-    int payload_descriptor;   /* file behind it, handed out read-only over unix sockets; -1 = not shared */
+    uint32_t segment;       /* number under which peers name it */
+    void *address;          /* payload, mapped read-write in this process */
+    uint64_t length;        /* bytes */
+    int payload_descriptor; /* file behind it, handed out read-only over unix sockets; -1 = not shared */
     int words_descriptor;     /* generation words, u64 a page; -1 = none */
     const char *payload_path; /* opened O_RDONLY for handing out; NULL with -1 */
     const char *words_path;
-    uint64_t payload_offset;  /* where in its file the segment begins */
+    uint64_t payload_offset; /* where in its file the segment begins */
     uint32_t incarnation;
-    te_segment_ops ops;       /* zeroed = plain memory */
+    te_segment_ops ops; /* zeroed = plain memory */
 } te_segment_config;
 
 ms_status te_segment_add(te_engine *engine, const te_segment_config *config);
@@ -159,9 +165,9 @@ void te_segment_remove(te_engine *engine, uint32_t segment);
 /* ---- asking side -------------------------------------------------------------------------------------- */
 
 typedef struct te_channel_config {
-    const char *addresses;       /* comma-separated "ip:port" / "[ip]:port": the rails; may be NULL */
-    const char *unix_path;       /* tried first when not NULL */
-    const void *hello;           /* HELLO body, sent first on every connection; copied */
+    const char *addresses; /* comma-separated "ip:port" / "[ip]:port": the rails; may be NULL */
+    const char *unix_path; /* tried first when not NULL */
+    const void *hello;     /* HELLO body, sent first on every connection; copied */
     size_t hello_length;
     uint32_t connections_max;    /* default 8 */
     uint32_t connect_timeout_ms; /* default 1000 */
@@ -172,7 +178,8 @@ ms_status te_channel_open(te_engine *engine, const te_channel_config *config, te
 /* New HELLO for connections opened from now on (session or epoch changed); idle ones are closed. */
 void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length);
 void te_channel_close(te_channel *channel); /* waits for callers inside, at most their deadlines */
-bool te_channel_is_local(const te_channel *channel); /* the last connection made was over the Unix socket */
+bool te_channel_is_local(
+    const te_channel *channel); /* the last connection made was over the Unix socket */
 /* Body of the newest HELLO answer. */
 size_t te_channel_hello_answer(te_channel *channel, uint8_t *answer, size_t size);
 /* Why the last exchange failed, a sentence for people. */
@@ -193,15 +200,16 @@ typedef struct te_reply {
 
 /* One request, one answer, carried by the calling thread.  Returns the transport's status; the answer's own
  * is reply->header.status.  A connection found dead before anything was sent is replaced once. */
-ms_status te_call(te_channel *channel, uint16_t method, uint32_t flags, const struct iovec *body, size_t body_count,
-                  te_reply *reply, int64_t deadline_ns);
+ms_status te_call(te_channel *channel, uint16_t method, uint32_t flags, const struct iovec *body,
+                  size_t body_count, te_reply *reply, int64_t deadline_ns);
 
 /* The same in parts, for exchanges that span several frames or peers (relayed put_end). */
 typedef struct te_connection te_connection;
 ms_status te_checkout(te_channel *channel, int64_t deadline_ns, te_connection **connection);
-ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
-                  uint32_t deadline_ms, const struct iovec *body, size_t body_count, const struct iovec *payload,
-                  size_t payload_count, int64_t deadline_ns);
+ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags,
+                  uint64_t request, uint32_t deadline_ms, const struct iovec *body,
+                  size_t body_count, const struct iovec *payload, size_t payload_count,
+                  int64_t deadline_ns);
 ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadline_ns);
 /* Waits until one of both has an answer to be received: 0 or 1 in *which. */
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
@@ -213,35 +221,38 @@ void te_checkin(te_connection *connection, bool reusable);
  * large ones are cut and spread over several connections by worker threads when that pays.  Guarded items
  * are compared with results[i].word by the CALLER (client room), never here.  On return no attempt can touch
  * a target any more.  The status is OK when all frames were exchanged; each item has its own in results. */
-ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets, size_t count,
-                  ms_read_result *results, int64_t deadline_ns);
+ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
+                  size_t count, ms_read_result *results, int64_t deadline_ns);
 
 /* Writes items from sources[i] (items[i].length bytes; NULL where item.source names a SHAREd memory).
  * seals: concatenated, item i's has items[i].seal_length bytes.  statuses[i] as answered. Items with a seal are
  * sent so that the seal is handled after every byte of the same extent has been answered.  MS_FLAG_RELAY is refused
  * (nothing would be answered): send the frame with the last seal by te_send and wait with te_wait_either. */
-ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources, size_t count,
-                   const void *seals, size_t seals_length, uint32_t flags, uint32_t *statuses, int64_t deadline_ns);
+ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources,
+                   size_t count, const void *seals, size_t seals_length, uint32_t flags,
+                   uint32_t *statuses, int64_t deadline_ns);
 
 /* ---- shared memory ------------------------------------------------------------------------------------- */
 
 typedef struct te_mapping {
-    const uint8_t *payload; /* read-only; begins with the page that holds the segment's first byte */
-    const uint64_t *words;  /* u64 a page; load with acquire order; NULL: the segment has none */
+    const uint8_t
+        *payload;          /* read-only; begins with the page that holds the segment's first byte */
+    const uint64_t *words; /* u64 a page; load with acquire order; NULL: the segment has none */
     uint64_t page_count;
     uint32_t incarnation;
 } te_mapping;
 
 /* Map a peer's segment read-only (over its Unix socket); populated in the background, in steps.
  * UNAVAILABLE when the peer is not on this host. The mapping lives until the channel is closed. */
-ms_status te_attach(te_channel *channel, uint32_t segment, int64_t deadline_ns, te_mapping *mapping);
+ms_status te_attach(te_channel *channel, uint32_t segment, int64_t deadline_ns,
+                    te_mapping *mapping);
 /* Memory that peers on this host may copy from: a sealed memfd. */
 ms_status te_shared_alloc(te_engine *engine, size_t length, void **address);
 void te_shared_free(te_engine *engine, void *address);
 /* The id + 1 and offset by which the peer behind `channel` knows this address range: SHAREs it on first use.
  * NOT_REGISTERED: not from te_shared_alloc. */
-ms_status te_share(te_channel *channel, const void *address, size_t length, uint32_t *source, uint64_t *offset,
-                   int64_t deadline_ns);
+ms_status te_share(te_channel *channel, const void *address, size_t length, uint32_t *source,
+                   uint64_t *offset, int64_t deadline_ns);
 /* Copies with the right kernel for the size, with a worker as second thread from helper_copy_bytes on. */
 void te_copy(te_engine *engine, void *target, const void *source, size_t length);
 
@@ -261,9 +272,9 @@ typedef struct te_transfer_request {
 } te_transfer_request;
 
 typedef struct te_transfer_status {
-    int32_t state;   /* te_transfer_state */
-    int32_t status;  /* ms_status when failed */
-    uint64_t bytes;  /* moved */
+    int32_t state;  /* te_transfer_state */
+    int32_t status; /* ms_status when failed */
+    uint64_t bytes; /* moved */
 } te_transfer_status;
 
 typedef enum {
@@ -277,7 +288,8 @@ typedef enum {
 
 /* location: "cpu:0", "cuda:1", "*".  The range must be mapped (OUT_OF_RANGE) and overlap no other (BAD_REQUEST);
  * read-only memory may only be read from.  A region inside te_shared_alloc memory is mapped by peers on this host. */
-ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length, const char *location);
+ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length,
+                                   const char *location);
 /* BUSY while transfers of this engine use it; those of peers are broken off.  Not from an I/O thread. */
 ms_status te_unregister_local_memory(te_engine *engine, uint64_t address);
 /* Serve the registered memory, notifications and nothing else: instead of te_serve, before listening. */
@@ -289,16 +301,17 @@ ms_status te_publish_unix(te_engine *engine, const char *path);
 /* peer_address: "ip:port" or "[ip]:port", several with commas (its rails), or "unix:PATH".  Opening an address
  * again gives the same handle; as many te_close_segment end it.  A peer on this host is reached over its published
  * Unix socket.  A peer that restarts is found again. */
-ms_status te_open_segment(te_engine *engine, const char *peer_address, uint32_t *segment, int64_t deadline_ns,
-                          char *error);
+ms_status te_open_segment(te_engine *engine, const char *peer_address, uint32_t *segment,
+                          int64_t deadline_ns, char *error);
 ms_status te_close_segment(te_engine *engine, uint32_t segment);
 /* Address and length of the index-th memory registered at the peer; NOT_FOUND past the last. */
 ms_status te_segment_region(te_engine *engine, uint32_t segment, uint32_t index, uint64_t *address,
                             uint64_t *length);
 ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *batch);
-ms_status te_submit_transfer(te_engine *engine, uint64_t batch, const te_transfer_request *requests, size_t count,
-                             int64_t deadline_ns);
-ms_status te_get_transfer_status(te_engine *engine, uint64_t batch, size_t index, te_transfer_status *status);
+ms_status te_submit_transfer(te_engine *engine, uint64_t batch, const te_transfer_request *requests,
+                             size_t count, int64_t deadline_ns);
+ms_status te_get_transfer_status(te_engine *engine, uint64_t batch, size_t index,
+                                 te_transfer_status *status);
 /* OK when all have ended (however), TIMEOUT else.  The caller carries requests that no worker has begun. */
 ms_status te_wait_batch(te_engine *engine, uint64_t batch, int64_t deadline_ns);
 /* Requests not begun end now; running ones end (te_wait_batch) when no attempt can touch their memory any more.
@@ -313,17 +326,19 @@ int te_batch_eventfd(te_engine *engine, uint64_t batch);
 ms_status te_send_notify(te_engine *engine, uint32_t segment, const char *name, const char *message,
                          int64_t deadline_ns);
 /* NOT_FOUND: none waits.  BUFFER_TOO_SMALL: *length is what the oldest needs; it stays. */
-ms_status te_next_notify(te_engine *engine, char name[256], char *message, size_t size, size_t *length);
+ms_status te_next_notify(te_engine *engine, char name[256], char *message, size_t size,
+                         size_t *length);
 /* Readable while notifications wait; owned by the engine. */
 int te_notify_eventfd(te_engine *engine);
 
 /* A blocking call of any method, for Python tools and services: a channel of its own, errors as a sentence. */
-ms_status te_channel_open_simple(te_engine *engine, const char *address, const uint8_t *hello, size_t hello_length,
-                                 te_channel **channel);
+ms_status te_channel_open_simple(te_engine *engine, const char *address, const uint8_t *hello,
+                                 size_t hello_length, te_channel **channel);
 void te_channel_close(te_channel *channel);
 ms_status te_call_simple(te_channel *channel, uint16_t method, uint32_t flags, const uint8_t *body,
-                         size_t body_length, uint8_t **answer, size_t *answer_length, uint64_t *payload_offset,
-                         uint32_t *answer_status, int64_t deadline_ns, char *error);
+                         size_t body_length, uint8_t **answer, size_t *answer_length,
+                         uint64_t *payload_offset, uint32_t *answer_status, int64_t deadline_ns,
+                         char *error);
 void te_release(uint8_t *answer);
 /* end cdef */
 

@@ -38,7 +38,8 @@ int te_fault_setsockopt(int socket, int level, int name, const void *value, sock
 int te_fault_epoll_ctl(int epoll, int operation, int descriptor, struct epoll_event *event);
 int te_fault_epoll_create1(int flags);
 int te_fault_eventfd(unsigned int value, int flags);
-int te_fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument);
+int te_fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                            void *(*run)(void *), void *argument);
 
 #ifndef TE_FAULT_IMPLEMENTATION
 #define malloc te_fault_malloc

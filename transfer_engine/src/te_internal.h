@@ -4,7 +4,7 @@
  * with epoll and closes them.  Other threads send on a link with te_link_send, and ask for everything else by posting
  * (te_link_post).  An asking connection (te_connection) belongs to the thread that checked it out.
  *
- * Lock order: engine->peers_lock, then link->lock, then io->lock.  No lock is held over a system call that can block,
+ * Lock order: engine->peers_lock, then link->lock, then io->lock or engine->segments_lock.  No lock is held over a system call that can block,
  * nor over a callback of a service or a segment.
  */
 #ifndef TE_INTERNAL_H
@@ -28,11 +28,12 @@
 #define TE_NS_PER_MS INT64_C(1000000)
 #define TE_NS_PER_S INT64_C(1000000000)
 
-#define TE_RECEIVE_BYTES 8192u         /* first receive of a frame: small, so that payload goes straight to its place */
-#define TE_STAGING_BYTES (64u << 10)   /* READs up to this are copied and sent in one call */
-#define TE_TURN_BYTES (4u << 20)       /* one link moves at most this before the next one has its turn */
-#define TE_FRAME_IOVECS 1000           /* memory blocks of one frame; IOV_MAX is 1024 */
-#define TE_TICK_MS 100                 /* a blocked caller looks at its deadline at least this often */
+#define TE_RECEIVE_BYTES                                                                           \
+    8192u /* first receive of a frame: small, so that payload goes straight to its place */
+#define TE_STAGING_BYTES (64u << 10) /* READs up to this are copied and sent in one call */
+#define TE_TURN_BYTES (4u << 20) /* one link moves at most this before the next one has its turn */
+#define TE_FRAME_IOVECS 1000     /* memory blocks of one frame; IOV_MAX is 1024 */
+#define TE_TICK_MS 100           /* a blocked caller looks at its deadline at least this often */
 #define TE_LOG_LINES 128
 
 typedef struct te_io te_io;
@@ -47,8 +48,8 @@ typedef struct te_workers te_workers;
 struct te_segment {
     te_segment_config config; /* the two paths are the segment's own copies */
     te_engine *engine;
-    uint32_t users;   /* under engine->segments_lock: jobs of links, calls of te_segment_get */
-    bool is_removed;  /* under engine->segments_lock */
+    uint32_t users;  /* under engine->segments_lock: jobs of links, calls of te_segment_get */
+    bool is_removed; /* under engine->segments_lock */
 };
 
 /* The segment of that number, held until te_segment_put; NULL when there is none. */
@@ -69,6 +70,7 @@ struct te_engine {
     te_engine_config config;
     unsigned fork_generation; /* te_fork_generation() at open; another one means: used after fork */
     uint8_t boot_id[16];
+    uint32_t stripes_max;   /* connections that one transfer is spread over */
     _Atomic uint32_t epoch; /* goes into the headers of answers and pushes */
 
     te_service service;
@@ -103,8 +105,8 @@ struct te_engine {
 
     /* Memory SHAREd by the peer behind `link`: its address here, held until source_release.  Any I/O thread.
      * NULL functions: no shared memory in this engine. */
-    ms_status (*source_acquire)(te_engine *engine, te_link *link, uint32_t source, uint64_t offset, uint64_t length,
-                                const void **address);
+    ms_status (*source_acquire)(te_engine *engine, te_link *link, uint32_t source, uint64_t offset,
+                                uint64_t length, const void **address);
     void (*source_release)(te_engine *engine, te_link *link, uint32_t source);
     /* An accepted link's HELLO was answered OK / the link is gone (after the last source_release).  On its I/O thread:
      * what a process shared lives as long as one of its links. */
@@ -125,7 +127,8 @@ void te_log(te_engine *engine, const char *format, ...) __attribute__((format(pr
 /* A sentence into an error buffer of TE_ERROR_BYTES (may be NULL). */
 void te_error(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* All signals blocked in the new thread, a small stack, a name of at most 15 bytes. */
-ms_status te_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *argument);
+ms_status te_thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
+                          void *argument);
 /* A condition variable on CLOCK_MONOTONIC. */
 ms_status te_cond_init(pthread_cond_t *cond);
 /* False when the deadline has passed. */
@@ -150,22 +153,25 @@ typedef struct te_address {
 ms_status te_address_parse(const char *text, size_t length, te_address *address, char *error);
 ms_status te_socket_listen(const te_address *address, int *descriptor, uint16_t *port, char *error);
 /* Connected, close-on-exec, blocking, with a receive and a send timeout of TE_TICK_MS. */
-ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *descriptor, char *error);
+ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *descriptor,
+                            char *error);
 /* No delay, keep-alive. */
 void te_socket_tune(int descriptor, bool is_unix);
 ms_status te_socket_set_blocking(int descriptor, bool blocking);
 /* One sendmsg / recvmsg without waiting, repeated on EINTR; returns bytes, or -1 with errno. */
-ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count, const int *descriptors,
-                       size_t descriptor_count, int flags);
+ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count,
+                       const int *descriptors, size_t descriptor_count, int flags);
 /* *passed gets a descriptor that came along (others are closed); -1 = none came. */
-ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int *passed, size_t passed_room,
-                          size_t *passed_count, int flags);
+ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int *passed,
+                          size_t passed_room, size_t *passed_count, int flags);
 /* Moves the start of an array of blocks by `bytes`: *parts and *count are advanced, the first one is shortened. */
 void te_iov_advance(struct iovec **parts, size_t *count, size_t bytes);
 size_t te_iov_bytes(const struct iovec *parts, size_t count);
 /* Between a flat buffer and blocks, from byte `offset` of the blocks on. */
-void te_iov_read(const struct iovec *parts, size_t count, size_t offset, void *target, size_t length);
-void te_iov_write(const struct iovec *parts, size_t count, size_t offset, const void *source, size_t length);
+void te_iov_read(const struct iovec *parts, size_t count, size_t offset, void *target,
+                 size_t length);
+void te_iov_write(const struct iovec *parts, size_t count, size_t offset, const void *source,
+                  size_t length);
 
 /* ---- served connections (peer.c, server.c) --------------------------------------------------------------- */
 
@@ -180,9 +186,9 @@ typedef struct te_out {
 } te_out;
 
 typedef enum te_link_state {
-    TE_LINK_HELLO,   /* nothing but HELLO is accepted */
+    TE_LINK_HELLO, /* nothing but HELLO is accepted */
     TE_LINK_OPEN,
-    TE_LINK_LINGER,  /* a last answer is on its way: what arrives is thrown away until the peer closes */
+    TE_LINK_LINGER, /* a last answer is on its way: what arrives is thrown away until the peer closes */
     TE_LINK_CLOSED
 } te_link_state;
 
@@ -204,19 +210,20 @@ struct te_link {
     ms_hello hello;
     void *peer_context;
     struct te_lender *lender; /* loan.c: the process behind a Unix socket; set by link_opened */
-    bool is_known; /* on_hello said OK (or it was dialled): on_close is owed */
+    bool
+        is_known; /* on_hello said OK (or it was dialled): on_close is owed.  Set under peers_lock */
 
     /* Under lock: */
     pthread_mutex_t lock;
     pthread_cond_t step_ended;
-    bool is_closing;   /* no further step touches memory, nothing more is sent */
-    bool is_in_step;   /* the I/O thread is writing segment memory */
-    bool is_sending;   /* somebody holds the right to send */
+    bool is_closing; /* no further step touches memory, nothing more is sent */
+    bool is_in_step; /* the I/O thread is writing segment memory */
+    bool is_sending; /* somebody holds the right to send */
     te_out *out_first, *out_last;
-    size_t out_bytes;
-    uint32_t out_count;
-    uint32_t posts;    /* te_post bits not yet handled */
-    char reason[160];  /* why it is closing */
+    _Atomic size_t out_bytes; /* written under lock, read anywhere */
+    _Atomic uint32_t out_count;
+    uint32_t posts;   /* te_post bits not yet handled */
+    char reason[160]; /* why it is closing */
 
     /* The I/O thread's own: */
     te_link_state state;
@@ -224,8 +231,10 @@ struct te_link {
     te_link *io_next, *io_previous; /* all links of the thread */
     te_link *post_next;             /* under io->lock */
     te_link *run_next;              /* more to do without an event */
+    te_link *retired_next;
     bool is_on_run_list;
-    bool is_registered;
+    bool is_owned;   /* in the thread's list, which holds a reference */
+    bool has_shut;   /* lingering: our side is closed */
     uint32_t events; /* as registered with epoll */
     bool wants_out;
     int64_t frame_deadline_ns; /* a frame has begun: it must have ended by then; 0 = none has */
@@ -236,8 +245,7 @@ struct te_link {
     ms_header header; /* of the frame being received */
     uint8_t *body;    /* own memory for a body that does not fit into `received` */
     size_t body_room, body_filled;
-    te_write_job *write;
-    uint64_t discard; /* payload bytes still to be thrown away */
+    te_write_job *write; /* in TE_PHASE_PAYLOAD */
     int passed[4];
     size_t passed_count;
 };
@@ -247,45 +255,54 @@ void te_link_release(te_link *link);
 /* The link of that number, held; NULL when it is gone. */
 te_link *te_link_find(te_engine *engine, te_peer peer);
 /* A held link in the table of peers, on an I/O thread's mailbox; takes the descriptor (also on failure). */
-ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_dialled, const char *name,
-                       te_link **link);
+ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_dialled,
+                       const char *name, te_link **link);
 /* Asks the link's I/O thread for something; any thread. */
 void te_link_post(te_link *link, uint32_t posts);
 /* Sends now or queues; the descriptors are duplicated when queued.  Any thread. */
-ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count, const int *descriptors,
-                       size_t descriptor_count);
+ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count,
+                       const int *descriptors, size_t descriptor_count);
 /* An answer with descriptors (Unix sockets).  The caller keeps the descriptors. */
-ms_status te_link_answer(te_link *link, const ms_header *request, ms_status status, const struct iovec *body,
-                         size_t body_count, const void *payload, size_t payload_length, const int *descriptors,
-                         size_t descriptor_count);
+ms_status te_link_answer(te_link *link, const ms_header *request, ms_status status,
+                         const struct iovec *body, size_t body_count, const void *payload,
+                         size_t payload_length, const int *descriptors, size_t descriptor_count);
 /* An answer other than OK whose body is a sentence. */
-ms_status te_link_refuse(te_link *link, const ms_header *request, ms_status status, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+ms_status te_link_refuse(te_link *link, const ms_header *request, ms_status status,
+                         const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* Sends what is queued; on the I/O thread. */
 void te_link_drain(te_link *link);
 /* Queues the answer of a READ; on the I/O thread. */
 ms_status te_link_queue_read(te_link *link, te_read_job *job);
+/* Does a queued READ use a removed segment?  On the I/O thread. */
+bool te_link_reads_removed(te_link *link);
 /* Ends it at once; on the I/O thread. */
 void te_link_close(te_link *link, const char *reason);
 /* Answers with a status, then closes once that has left; on the I/O thread.  Logged. */
-void te_link_fail(te_link *link, ms_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void te_link_fail(te_link *link, ms_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Around every write into segment memory.  False: it is closing, touch nothing. */
 bool te_link_step_begin(te_link *link);
 void te_link_step_end(te_link *link);
 
 /* Header of an answer. */
-ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_status status, size_t body_length,
-                           uint64_t payload_length, size_t trailer_length);
+ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_status status,
+                           size_t body_length, uint64_t payload_length, size_t trailer_length);
 
 /* ---- I/O threads (server.c) -------------------------------------------------------------------------------- */
 ms_status te_io_open(te_engine *engine);
 void te_io_stop(te_engine *engine); /* closes every link, joins */
-bool te_io_is_current(const te_io *io);
+te_io *te_io_at(te_engine *engine, uint32_t index);
+void te_io_enter(te_link *link);   /* the calling I/O thread handles a frame of it; NULL: no more */
+te_link *te_io_current_link(void); /* that link; NULL: none, or not an I/O thread */
 uint8_t *te_io_staging(te_io *io); /* TE_STAGING_BYTES + 4 KiB of the calling I/O thread */
 void te_io_sweep(te_engine *engine); /* closes links that use a removed segment */
 void te_io_wake(te_io *io);
 void te_io_post(te_io *io, te_link *link);
 void te_io_run_later(te_link *link);
+void te_io_forget(te_link *link); /* no events any more */
+void te_io_retire(
+    te_link *link); /* gives the thread's reference back, once no event of this round can name it */
+void te_io_watch_deadlines(te_link *link);
 void te_io_update(te_link *link); /* what epoll should watch for */
 
 /* ---- READ and WRITE at the serving side (serve_read.c, serve_write.c); on the I/O thread ---------------------- */
@@ -297,8 +314,11 @@ bool te_read_job_uses_removed(const te_read_job *job);
 
 /* Body and header have arrived.  False: the link has been failed. */
 bool te_serve_write_begin(te_link *link, const te_request *request);
-/* Receives payload or copies from SHAREd memory.  1: the frame has ended, 0: wait, -1: broken (link closed). */
+/* Receives payload or copies from SHAREd memory.  1: the frame has ended, 0: wait for the socket (or, with *moved at
+ * TE_TURN_BYTES or more, for the next turn), -1: broken (link closed). */
 int te_serve_write_step(te_link *link, size_t *moved);
+/* Without waiting, on the I/O thread.  1: something came, 0: nothing is there, -1: the link was closed. */
+int te_link_receive(te_link *link, struct iovec *parts, size_t count, size_t *received);
 void te_write_job_free(te_link *link, te_write_job *job);
 bool te_write_job_uses_removed(const te_write_job *job);
 
@@ -315,30 +335,41 @@ struct te_connection {
     uint32_t rail;  /* index of its address */
     uint32_t hello_generation;
     uint32_t epoch;
+    uint64_t request; /* the last number given out */
     int64_t used_ns;
     int32_t spin_score; /* grows while spinning succeeds */
     uint32_t spin_skipped;
     char error[TE_ERROR_BYTES];
     struct te_scope *scope; /* scope.c */
     struct te_connection *scope_next;
-    int passed[2]; /* descriptors that came with the last answer (ATTACH); the receiver takes or closes them */
+    int passed
+        [2]; /* descriptors that came with the last answer (ATTACH); the receiver takes or closes them */
     size_t passed_count;
 };
 
 /* Sends `hello` on a connected socket and waits for the answer, whose body goes to *answer (malloc'ed). */
-ms_status te_connection_hello(te_connection *connection, const void *hello, size_t hello_length, uint8_t **answer,
-                              size_t *answer_length, int64_t deadline_ns);
+ms_status te_connection_hello(te_connection *connection, const void *hello, size_t hello_length,
+                              uint8_t **answer, size_t *answer_length, int64_t deadline_ns);
 /* te_send with a descriptor passed along (SHARE). */
-ms_status te_send_passing(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags, uint64_t request,
-                          uint32_t deadline_ms, const struct iovec *body, size_t body_count, int descriptor,
-                          int64_t deadline_ns);
+ms_status te_send_passing(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags,
+                          uint64_t request, uint32_t deadline_ms, const struct iovec *body,
+                          size_t body_count, int descriptor, int64_t deadline_ns);
 /* Sends all of it.  The blocks are changed. */
-ms_status te_connection_send(te_connection *connection, struct iovec *parts, size_t count, int descriptor,
-                             int64_t deadline_ns);
+ms_status te_connection_send(te_connection *connection, struct iovec *parts, size_t count,
+                             int descriptor, int64_t deadline_ns);
 /* At least one byte (spin: the short spin first); with `all`, everything.  The blocks are changed. */
-ms_status te_connection_receive(te_connection *connection, struct iovec *parts, size_t count, bool all, bool spin,
-                                size_t *received, int64_t deadline_ns);
-/* Receives an answer's header and error sentence; see connection.c. */
+ms_status te_connection_receive(te_connection *connection, struct iovec *parts, size_t count,
+                                bool all, bool spin, size_t *received, int64_t deadline_ns);
+/* An answer's header and what has come of the rest: blocks as te_connection_receive, the header being the first one;
+ * at least the header is complete afterwards.  The blocks are not changed; at most TE_FRAME_IOVECS + 8. */
+ms_status te_connection_first(te_connection *connection, const struct iovec *parts, size_t count,
+                              bool spin, size_t *received, int64_t deadline_ns);
+/* Is it an answer in our version, with lengths that can be? */
+ms_status te_connection_check(te_connection *connection, const ms_header *header);
+/* An answer with body, payload and trailer (together at most MS_BODY_BYTES_MAX) one after the other in reply->body,
+ * which the caller frees; reply->body_size bytes. */
+ms_status te_receive_whole(te_connection *connection, te_reply *reply, int64_t deadline_ns);
+/* Keeps why, and marks the connection as broken.  Returns `status`. */
 ms_status te_connection_fail(te_connection *connection, ms_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* A HELLO for engines that have nothing to say: role engine, this host, empty strings. */
@@ -351,7 +382,8 @@ te_engine *te_channel_engine(const te_channel *channel);
 /* Keeps the sentence of a failed exchange for te_channel_error. */
 void te_channel_set_error(te_channel *channel, const char *error);
 /* shm.c hangs its mappings and shares of that peer here; freed by te_channel_close through `free_attachments`. */
-void te_channel_set_attachments(te_channel *channel, void *attachments, void (*free_attachments)(void *attachments));
+void te_channel_set_attachments(te_channel *channel, void *attachments,
+                                void (*free_attachments)(void *attachments));
 void *te_channel_attachments(te_channel *channel);
 
 #endif

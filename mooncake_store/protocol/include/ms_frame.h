@@ -79,6 +79,11 @@ static inline uint64_t ms_header_rest(const ms_header *header) {
     return (uint64_t)header->body_length + header->payload_length + header->trailer_length;
 }
 
+/* Faults that tests/fuzz plants by defining these otherwise, to see that the fuzzer finds them. */
+#ifndef MS_PLANT_READER_SLACK
+#define MS_PLANT_READER_SLACK 0u /* bytes that a reader hands out behind its end */
+#endif
+
 /* ---- reader ------------------------------------------------------------------------------------ */
 
 typedef struct ms_reader {
@@ -121,11 +126,7 @@ static inline bool ms_reader_fail(ms_reader *reader) {
 
 /* The next `length` bytes, or NULL. */
 static inline const uint8_t *ms_reader_bytes(ms_reader *reader, size_t length) {
-#ifdef MS_PLANT_READER_BOUND /* a fault that the fuzzer must find (tests/fuzz) */
-    if (reader->is_bad || (length > ms_reader_left(reader) + 1)) {
-#else
-    if (reader->is_bad || length > ms_reader_left(reader)) {
-#endif
+    if (reader->is_bad || length > ms_reader_left(reader) + MS_PLANT_READER_SLACK) {
         ms_reader_fail(reader);
         return NULL;
     }

@@ -367,6 +367,7 @@ typedef struct ms_list_answer {
     uint32_t count;
     uint32_t reserved;
 } ms_list_answer;
+_Static_assert(sizeof(ms_list_answer) == 16, "wire");
 
 typedef struct ms_list_item {
     uint64_t size;
@@ -392,12 +393,13 @@ typedef struct ms_stat {
 _Static_assert(sizeof(ms_stat) == 56, "wire");
 
 /* MEMBERS: empty body.  Answer: u32 serial, u32 count, ms_server_info + tails.
- * STATUS: empty body.  Answer: list of ms_counter pairs (id, value); see ms_counter_id. */
+ * STATUS: empty body.  Answer: list of ms_counter. */
 typedef struct ms_counter {
     uint32_t id;    /* position in the list that `md_counter_name` names */
     uint32_t label; /* server number + 1, or 0 */
     uint64_t value;
 } ms_counter;
+_Static_assert(sizeof(ms_counter) == 16, "wire");
 
 /* EVENTS: body = ms_events.  Answer: ms_events_answer, then per event ms_event + key + padding.
  * A sequence no longer in the ring, or of another epoch, answers GONE: take a snapshot with LIST. */
@@ -406,11 +408,13 @@ typedef struct ms_events {
     uint32_t epoch;
     uint32_t limit;
 } ms_events;
+_Static_assert(sizeof(ms_events) == 16, "wire");
 typedef struct ms_events_answer {
     uint64_t sequence_next;
     uint32_t epoch;
     uint32_t count;
 } ms_events_answer;
+_Static_assert(sizeof(ms_events_answer) == 16, "wire");
 enum ms_event_kind {
     MS_EVENT_STORED = 1,
     MS_EVENT_REMOVED = 2,
@@ -440,6 +444,7 @@ typedef struct ms_adopt {
     uint32_t epoch;
     uint32_t server; /* the number this server has with this master */
 } ms_adopt;
+_Static_assert(sizeof(ms_adopt) == 8, "wire");
 
 /* INVENTORY: body = list of ms_inventory_item (each + key + padding).  state: 1 live record,
  * 2 in use without a live word (a copy or a view of an older version). */
@@ -508,6 +513,7 @@ typedef struct ms_copy_request {
     uint32_t epoch, incarnation;
     uint64_t task;
 } ms_copy_request;
+_Static_assert(sizeof(ms_copy_request) == 16, "wire");
 
 /* RELAYED_END: body = u64 session, u64 number, list of ms_end_item: those whose seals came in one frame, all
  * with this number.  The master answers the client with the frame that answers PUT_END (list of u32 status),

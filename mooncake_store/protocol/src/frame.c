@@ -3,6 +3,14 @@
 
 #include <stdlib.h>
 
+/* Faults that tests/fuzz plants by defining these otherwise: see ms_frame.h. */
+#ifndef MS_PLANT_SEAL_TENANT
+#define MS_PLANT_SEAL_TENANT 1u /* 0: a seal's tenant is not counted */
+#endif
+#ifndef MS_PLANT_PAGES
+#define MS_PLANT_PAGES 0u /* pages that a replica may lack */
+#endif
+
 /* ---- header ------------------------------------------------------------------------------------ */
 
 ms_fault ms_header_check(const ms_header *header, uint8_t version) {
@@ -73,7 +81,7 @@ bool ms_reader_replica(ms_reader *reader, uint64_t size, ms_replica_view *out) {
             return ms_reader_fail(reader);
         pages += extent.page_count;
     }
-    return pages >= ms_pages_of(size) || ms_reader_fail(reader);
+    return pages + MS_PLANT_PAGES >= ms_pages_of(size) || ms_reader_fail(reader);
 }
 
 bool ms_reader_location(ms_reader *reader, ms_location_view *out) {
@@ -99,7 +107,8 @@ bool ms_reader_seal(ms_reader *reader, ms_seal_view *out) {
         head->part >= head->part_count || head->part_count > MS_EXTENTS_MAX ||
         head->size > MS_VALUE_BYTES_MAX)
         return ms_reader_fail(reader);
-    const uint8_t *bytes = ms_reader_padded(reader, (size_t)head->tenant_length + head->key_length);
+    size_t tenant_length = head->tenant_length * MS_PLANT_SEAL_TENANT;
+    const uint8_t *bytes = ms_reader_padded(reader, tenant_length + head->key_length);
     if (bytes == NULL)
         return false;
     out->tenant = (const char *)bytes;

@@ -8,7 +8,7 @@ import pytest
 
 from mooncake_store._native import ffi, lib
 from mooncake_store.cli.bench import raw
-from mooncake_store.cli.bench.environment import LEFT_ALONE, Placement, placed
+from mooncake_store.cli.bench.environment import LEFT_ALONE, Placement, connections_to, placed
 
 LENGTH = 4 * raw.MIB
 
@@ -146,3 +146,12 @@ def test_every_row_has_a_figure():
     assert {(row.name, row.is_pinned) for row in rows}.__len__() == len(rows)
     assert all(row.value.median > 0 for row in rows)
     assert any("nontemporal, 2 threads" in row.name for row in rows)
+
+
+def test_connections_to_a_port_are_counted(peer):
+    assert connections_to({peer._port}) == 0
+
+    peer.rate("fetch", "tcp", 1 << 20, 1, 2)
+
+    assert connections_to({peer._port}) == 2
+    assert connections_to({1}) == 0

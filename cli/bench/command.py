@@ -1,0 +1,212 @@
+"""`mooncake-store bench`: the sub-commands, their options and their output."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mooncake_store.cli.bench.rounds import Row
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PROGRESS_AFTER_S = 1.0  # a terminal shows progress of what takes longer
+LINE_EVERY_S = 10.0  # elsewhere one line so often
+
+
+class Progress:
+    """Tells on stderr what is being measured: a moving line on a terminal, else a line a 10 s."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._begun = self._last = time.monotonic()
+        self._width = 0
+
+    def __call__(self, step: str, done: float) -> None:
+        now = time.monotonic()
+        if now - self._begun < PROGRESS_AFTER_S:
+            return
+        text = f"{step}: {done:.0%}"
+        if self._is_terminal:
+            self._width = max(self._width, len(text))
+            sys.stderr.write(f"\r{text:<{self._width}}")
+            sys.stderr.flush()
+        elif now - self._last >= LINE_EVERY_S:
+            self._last = now
+            sys.stderr.write(text + "\n")
+
+    def clear(self) -> None:
+        """Leave the terminal's line empty for what is printed next."""
+        if self._is_terminal and self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+
+
+def _shown(function: Function) -> Function:
+    """Add the options that every benchmark has."""
+    for option in (
+        click.option("--json", "is_json", is_flag=True, help="One JSON document on stdout."),
+        click.option("--quick", "is_quick", is_flag=True, help="Try it; quote nothing."),
+    ):
+        function = option(function)
+    return function
+
+
+def _in_rounds(function: Function) -> Function:
+    """Add the option of those that alternate."""
+    return click.option(
+        "--rounds",
+        type=click.IntRange(1, 1000),
+        default=10,
+        show_default=True,
+        help="Alternating rounds of limit and ours.",
+    )(function)
+
+
+def _show(
+    name: str,
+    measure: Callable[[Progress], list[Row]],
+    *,
+    is_json: bool,
+    is_quick: bool,
+    **settings: object,
+) -> None:
+    """Measure, then print the rows as a table or as JSON."""
+    from mooncake_store.cli.bench.environment import MachineLoad, describe_machine
+    from mooncake_store.cli.bench.report import document, print_json, print_table
+
+    machine = describe_machine()
+    progress = Progress()
+    with MachineLoad() as load:
+        rows = measure(progress)
+    progress.clear()
+    if is_json:
+        print_json(document(name, machine, rows, load, {"quick": is_quick, **settings}))
+        return
+    print_table(f"bench {name}", rows)
+    click.echo(
+        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, commit "
+        f"{machine['commit'] or machine['version']}; {load.busy_ratio:.0%} busy"
+        f"{', ' + format(load.steal_ratio, '.0%') + ' stolen' if load.steal_ratio else ''}"
+    )
+
+
+EXAMPLES = """\b
+Examples:
+  mooncake-store bench raw
+  mooncake-store bench store --json > store.json
+"""
+
+
+@click.group(name="bench", epilog=EXAMPLES)
+def bench() -> None:
+    """Measure this machine and the store on it.
+
+    Each figure stands beside the limit of the machine in the same run; docs/benchmarks.md says how.
+    """
+
+
+@bench.command()
+@_shown
+@_in_rounds
+def raw(is_json: bool, is_quick: bool, rounds: int) -> None:
+    """What this machine can do without us: copies, round trips, streams."""
+    from mooncake_store.cli.bench import raw as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, is_quick=is_quick, watch=progress)
+
+    _show("raw", measure, is_json=is_json, is_quick=is_quick, rounds=rounds)
+
+
+@bench.command()
+@_shown
+@_in_rounds
+def store(is_json: bool, is_quick: bool, rounds: int) -> None:
+    """The SDK's calls: latencies, throughput, threads, a ticker beside them."""
+    from mooncake_store.cli.bench import store as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, is_quick=is_quick, watch=progress)
+
+    _show("store", measure, is_json=is_json, is_quick=is_quick, rounds=rounds)
+
+
+@bench.command()
+@_shown
+@_in_rounds
+@click.option(
+    "--keys",
+    type=click.IntRange(1000, 100_000_000),
+    default=1_000_000,
+    show_default=True,
+    help="Objects for the master's memory, a page of the pool each.",
+)
+def meta(is_json: bool, is_quick: bool, rounds: int, keys: int) -> None:
+    """Keys a second, memory a key, what idle processes cost."""
+    from mooncake_store.cli.bench import meta as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, keys=keys, is_quick=is_quick, watch=progress)
+
+    _show("meta", measure, is_json=is_json, is_quick=is_quick, rounds=rounds, keys=keys)
+
+
+@bench.command()
+@_shown
+@click.option(
+    "--policy",
+    type=click.Choice(["lru", "lfu", "length_aware", "sieve"]),
+    default="lru",
+    show_default=True,
+    help="What the master evicts first.",
+)
+def evict(is_json: bool, is_quick: bool, policy: str) -> None:
+    """Put more than the pool holds: nothing may be refused."""
+    from mooncake_store.cli.bench import evict as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(policy=policy, is_quick=is_quick, watch=progress)
+
+    _show("evict", measure, is_json=is_json, is_quick=is_quick, policy=policy)
+
+
+@bench.command()
+@_shown
+@click.option("--trace", "path", type=click.Path(path_type=Path), help="JSON lines, plain or xz.")
+@click.option("--requests", type=click.IntRange(1), default=300, show_default=True)
+@click.option("--block-bytes", default="64KiB", show_default=True, help="Of a block of the trace.")
+@click.option("--pool-size", help="Of the store; by default every distinct block fits.")
+def trace(
+    is_json: bool,
+    is_quick: bool,
+    path: Path | None,
+    requests: int,
+    block_bytes: str,
+    pool_size: str | None,
+) -> None:
+    """Replay the requests of a real service with real bytes."""
+    from mooncake_store.cli.bench import trace as benchmark
+    from mooncake_store.cli.trace_file import SAMPLE
+    from mooncake_store.config import parse_size
+
+    chosen = path or SAMPLE
+    size = parse_size(block_bytes)
+    pool = parse_size(pool_size) if pool_size else None
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(
+            path=chosen,
+            requests=requests,
+            block_bytes=size,
+            pool_bytes=pool,
+            is_quick=is_quick,
+            watch=progress,
+        )
+
+    settings = {"trace": str(chosen), "requests": requests, "block_bytes": size}
+    _show("trace", measure, is_json=is_json, is_quick=is_quick, **settings)

@@ -1,0 +1,775 @@
+"""The client for code that waits."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mooncake_store.client import native as _native
+from mooncake_store.client.address import parse_master
+from mooncake_store.client.config import ClientConfig
+from mooncake_store.client.core import ClientCore, Memory
+from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
+from mooncake_store.client.results import Listed, Member, ObjectStat, Statistics
+from mooncake_store.client.view import View
+from mooncake_store.errors import (
+    BufferTooSmallError,
+    ClosedError,
+    RequestError,
+    Status,
+    StoreError,
+    UnavailableError,
+    error_from_status,
+)
+
+if TYPE_CHECKING:
+    from mooncake_store.client.commands import Command
+
+__all__ = ["Client", "PrefixMatch"]
+
+_c = _native.native
+Result = TypeVar("Result")
+
+
+def open_handle(core: ClientCore, master: str | None) -> int:
+    """Connect; shared by both clients.
+
+    Raises:
+        ConfigError: The address is none.
+        ClusterError: Nobody answers there, or not as a master.
+    """
+    config = core.config
+    address = parse_master(master)
+    given = ffi.new("cl_config *")
+    lib.cl_config_default(given)
+    alive = [
+        ffi.new("char[]", text.encode())
+        for text in (address.tcp or "", address.unix or "", config.tenant, config.token, core.name)
+    ]
+    given.master = alive[0] if address.tcp else ffi.NULL
+    given.master_unix = alive[1] if address.unix else ffi.NULL
+    given.tenant, given.token, given.name = alive[2], alive[3], alive[4]
+    given.location_count_max = config.location_count_max
+    given.connections_max = config.connections_max
+    given.worker_threads = config.worker_threads
+    given.stream_copy_bytes = config.stream_copy_size_bytes
+    given.staging_bytes = config.staging_size_bytes
+    given.allow_local = config.use_local_paths
+    given.allow_relay = config.use_relay
+    handle = ffi.new("uint64_t *")
+    failure = ffi.new("cl_failure *")
+    status = lib.cl_open(given, deadline_ns(config.connect_timeout_s), handle, failure)
+    if status != Status.OK:
+        raise failure_error(failure)
+    return int(handle[0])
+
+
+class PrefixMatch:
+    """The longest stored prefix; as a context, its pins end with it.
+
+    Attributes:
+        count: How many of the keys, from the first, are stored.
+        is_pinned: Nothing of it is evicted until unpin, the deadline or the client's end.
+    """
+
+    __slots__ = ("_client", "_keys", "count", "is_pinned")
+
+    def __init__(self, client: Client, keys: Sequence[str], count: int, *, is_pinned: bool) -> None:
+        self._client = client
+        self._keys = keys
+        self.count = count
+        self.is_pinned = is_pinned and count > 0
+
+    @property
+    def keys(self) -> builtins.list[str]:
+        """The keys that are stored."""
+        return list(self._keys[: self.count])
+
+    def unpin(self) -> None:
+        """End the pins; more than once is harmless."""
+        if self.is_pinned:
+            self.is_pinned = False
+            self._client.unpin(self.keys)
+
+    def __enter__(self) -> PrefixMatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(StoreError):  # the deadline or the session ends them
+            self.unpin()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        pinned = ", pinned" if self.is_pinned else ""
+        return f"PrefixMatch({self.count} of {len(self._keys)} keys{pinned})"
+
+
+class Client:
+    """A connection to a store, for any number of threads.
+
+    Once it is open, reading calls (get, get_into, exists, match_prefix and their batches) answer a
+    failure as a miss and keep its cause in `last_error`; with `strict` they raise.  Everything else
+    raises a `StoreError`.  Every call ends within its `timeout_s`.
+
+    Args:
+        master: `host:port`, `unix:///path`; None takes $MOONCAKE_STORE_MASTER, else
+            127.0.0.1:7700.
+        config: All settings; `settings` replace single ones by name.
+
+    Raises:
+        ConfigError: An address or a setting that cannot be.
+        ClusterError: No master answers there.
+
+    Example:
+        >>> with Client() as store:
+        ...     store.put("greeting", b"hello")
+        ...     store.get("greeting")
+        True
+        b'hello'
+    """
+
+    def __init__(
+        self, master: str | None = None, *, config: ClientConfig | None = None, **settings: Any
+    ) -> None:
+        self._handle = 0
+        try:
+            self._core = ClientCore(replace(config or ClientConfig(), **settings))
+        except TypeError as error:
+            raise RequestError(f"no such setting: {error}", cause=error) from error
+        self._handle = open_handle(self._core, master)
+        self._timeout_s = self._core.timeout_s
+        self._allocated: dict[int, memoryview] = {}
+
+    def close(self) -> None:
+        """End the session: pins and unfinished puts end with it.  More than once is harmless."""
+        handle, self._handle = self._handle, 0
+        if handle:
+            lib.cl_close(handle, deadline_ns(2.0))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # At interpreter exit the module may be half gone: the session times out by itself then.
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({'open' if self._handle else 'closed'}, {self._core.name!r})"
+
+    @property
+    def last_error(self) -> StoreError | None:
+        """The cause of the latest failure that was answered as a miss."""
+        return self._core.last_error
+
+    # ---- reading ----
+
+    def get(self, key: str, *, timeout_s: float | None = None) -> bytes | None:
+        """Return the object's bytes, or None when it is not there.
+
+        Example:
+            >>> store.get("absent") is None
+            True
+        """
+        try:
+            value: bytes | None = _c.client_get(
+                self._handle, key, self._timeout_s if timeout_s is None else timeout_s
+            )
+            return value
+        except StoreError as error:
+            return self._core.failed(error, None)
+
+    def get_into(self, key: str, buffer: Memory, *, timeout_s: float | None = None) -> int | None:
+        """Read the object into `buffer` and return its size, or None when it is not there.
+
+        Args:
+            key: The object.
+            buffer: Writable memory, or (address, length).
+            timeout_s: Deadline.
+
+        Raises:
+            BufferTooSmallError: The object is larger; nothing was read.
+
+        Example:
+            >>> _ = store.put("some", b"bytes")
+            >>> store.get_into("some", bytearray(8))
+            5
+        """
+        try:
+            size: int | None = _c.client_get_into(
+                self._handle, key, buffer, self._timeout_s if timeout_s is None else timeout_s
+            )
+            return size
+        except StoreError as error:
+            return self._core.failed(error, None)
+
+    def get_batch(
+        self, keys: Sequence[str], *, timeout_s: float | None = None
+    ) -> builtins.list[bytes | StoreError | None]:
+        """Return one result a key: bytes, None for a miss, a StoreError for a mistake.
+
+        Example:
+            >>> _ = store.put_batch(["a/1", "a/2"], [b"one", b"two"])
+            >>> store.get_batch(["a/2", "a/3", "a/1"])
+            [b'two', None, b'one']
+        """
+        return self._read_batch(_c.client_get, (list(keys),), len(keys), None, timeout_s)
+
+    def get_batch_into(
+        self, keys: Sequence[str], buffers: Sequence[Memory], *, timeout_s: float | None = None
+    ) -> builtins.list[int | StoreError | None]:
+        """Read objects into buffers; one result a key, as of get_into.
+
+        Example:
+            >>> _ = store.put("a/1", b"one")
+            >>> store.get_batch_into(["a/1"], [bytearray(3)])
+            [3]
+        """
+        return self._read_batch(
+            _c.client_get_into, (list(keys), list(buffers)), len(keys), None, timeout_s
+        )
+
+    def exists(self, key: str, *, timeout_s: float | None = None) -> bool:
+        """Return whether the object is stored.
+
+        Example:
+            >>> store.exists("absent")
+            False
+        """
+        try:
+            there: bool = _c.client_exists(
+                self._handle, key, self._timeout_s if timeout_s is None else timeout_s
+            )
+            return there
+        except StoreError as error:
+            return self._core.failed(error, False)
+
+    def exists_batch(
+        self, keys: Sequence[str], *, timeout_s: float | None = None
+    ) -> builtins.list[bool | StoreError]:
+        """Return for each key whether it is stored.
+
+        Example:
+            >>> _ = store.put("a/1", b"one")
+            >>> store.exists_batch(["a/1", "absent"])
+            [True, False]
+        """
+        given = keys if type(keys) is list else list(keys)
+        return self._read_batch(_c.client_exists, (given,), len(given), False, timeout_s)
+
+    def match_prefix(
+        self,
+        keys: Sequence[str],
+        *,
+        pin: bool = False,
+        pin_timeout_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> PrefixMatch:
+        """Find how many of `keys`, from the first, are stored; pin them in the same step.
+
+        Args:
+            keys: A chain, as `prefix_keys` makes it.
+            pin: Nothing of the match is evicted until unpin, the deadline or the client's end.
+            pin_timeout_s: The pins' deadline; None: the client's end.
+            timeout_s: Deadline of the call.
+
+        Example:
+            >>> _ = store.put_batch(["p/0", "p/1"], [b"x", b"y"])
+            >>> with store.match_prefix(["p/0", "p/1", "p/2"], pin=True) as match:
+            ...     match.count
+            2
+        """
+        given = list(keys)
+        pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
+        try:
+            count: int = _c.client_match_prefix(
+                self._handle, given, pin, pin_ms,
+                self._timeout_s if timeout_s is None else timeout_s,
+            )  # fmt: skip
+        except StoreError as error:
+            count = self._core.failed(error, 0)
+        return PrefixMatch(self, given, count, is_pinned=pin)
+
+    def view(self, key: str, *, timeout_s: float | None = None) -> View:
+        """Return a context with the stored bytes themselves, as a read-only memoryview.
+
+        On the holder's host nothing is copied.  Elsewhere, and for an object that lies in several
+        pieces, the bytes are fetched and `is_copy` is True.
+
+        Example:
+            >>> _ = store.put("some", b"bytes")
+            >>> with store.view("some") as memory:
+            ...     bytes(memory)
+            b'bytes'
+        """
+        handle = self._handle
+        deadline = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            opened = _c.client_view_open(handle, key, deadline)
+        except UnavailableError:
+            value = self.get(key, timeout_s=deadline)
+            return View(None if value is None else memoryview(value), None, is_copy=True)
+        except StoreError as error:
+            opened = self._core.failed(error, None)
+        if opened is None:
+            return View(None, None, is_copy=False)
+        memory, token = opened
+        return View(memory, lambda: _c.client_view_close(handle, token), is_copy=False)
+
+    # ---- storing ----
+
+    def put(
+        self,
+        key: str,
+        value: Memory,
+        *,
+        replicas: int | None = None,
+        min_replicas: int | None = None,
+        ttl_s: float | None = None,
+        hard_pin: bool = False,
+        soft_pin: bool = False,
+        parent: str | None = None,
+        group: int = 0,
+        preferred_server: int | None = None,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """Store an object.  Objects never change: an existing key is left as it is.
+
+        Args:
+            key: 1 to 1024 bytes of UTF-8.
+            value: The bytes, or (address, length): they are sent from where they are.
+            replicas: Copies wanted, each on another node.  Fewer are made with a warning.
+            min_replicas: Fewer than this raise instead.
+            ttl_s: The object expires after so long.
+            hard_pin: It is never evicted, and removed by force only.
+            soft_pin: It is spared while others can be evicted.
+            parent: Key of the object that this one continues: it is evicted before its parent.
+            group: Objects of a group leave together; 0: none.
+            preferred_server: Number of the server (see `members`) to be filled first.
+            timeout_s: Deadline.
+
+        Returns:
+            True when it is stored now, False when the key was there already.
+
+        Raises:
+            CapacityError: No room, although everything that may be evicted was.
+            StoreError: It could not be stored.
+
+        Example:
+            >>> store.put("new", b"value"), store.put("new", b"other")
+            (True, False)
+        """
+        options = (
+            None
+            if replicas is None and min_replicas is None and self._core.config.replicas == 1
+            and ttl_s is None and not hard_pin and not soft_pin and parent is None
+            and not group and preferred_server is None
+            else self._core.put_options(
+                replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
+                soft_pin=soft_pin, upsert=False, parent=parent, chain=False, group=group,
+                preferred_server=preferred_server,
+            )
+        )  # fmt: skip
+        made: int = _c.client_put(
+            self._handle, key, value, options, self._timeout_s if timeout_s is None else timeout_s
+        )
+        return made > 0 if options is None else self._core.stored(made, replicas, key)
+
+    put_from = put
+    """The same: `put` never copies what it is given before sending it."""
+
+    def upsert(
+        self,
+        key: str,
+        value: Memory,
+        *,
+        replicas: int | None = None,
+        min_replicas: int | None = None,
+        ttl_s: float | None = None,
+        hard_pin: bool = False,
+        soft_pin: bool = False,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """Store an object in place of whatever the key named.
+
+        When it returns, no read that begins later sees the old one.
+
+        Example:
+            >>> store.upsert("current", b"1"), store.upsert("current", b"2"), store.get("current")
+            (True, True, b'2')
+        """
+        options = self._core.put_options(
+            replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
+            soft_pin=soft_pin, upsert=True, parent=None, chain=False, group=0,
+            preferred_server=None,
+        )  # fmt: skip
+        made: int = _c.client_put(
+            self._handle, key, value, options, self._timeout_s if timeout_s is None else timeout_s
+        )
+        return self._core.stored(made, replicas, key)
+
+    def put_batch(
+        self,
+        keys: Sequence[str],
+        values: Sequence[Memory],
+        *,
+        replicas: int | None = None,
+        min_replicas: int | None = None,
+        ttl_s: float | None = None,
+        hard_pin: bool = False,
+        soft_pin: bool = False,
+        parent: str | None = None,
+        chain: bool = False,
+        group: int = 0,
+        timeout_s: float | None = None,
+    ) -> builtins.list[bool | StoreError]:
+        """Store many objects; one result a key: True, False, or the StoreError of that one.
+
+        Args:
+            keys: The objects.
+            values: As many.
+            replicas: As in put, like the others.
+            min_replicas: As in put.
+            ttl_s: As in put.
+            hard_pin: As in put.
+            soft_pin: As in put.
+            parent: Key that the first object continues.
+            chain: Each object continues the one before it.
+            group: As in put.
+            timeout_s: Deadline of the whole batch.
+
+        Example:
+            >>> store.put_batch(["b/1", "b/2"], [b"one", b"two"])
+            [True, True]
+        """
+        options = self._core.put_options(
+            replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
+            soft_pin=soft_pin, upsert=False, parent=parent, chain=chain, group=group,
+            preferred_server=None,
+        )  # fmt: skip
+        given = list(keys)
+        results = _c.client_put(
+            self._handle, given, list(values), options,
+            self._timeout_s if timeout_s is None else timeout_s,
+        )  # fmt: skip
+        if options is None and type(results) is list:
+            return [made > 0 for made in results]
+        return [
+            made if isinstance(made, StoreError) else self._core.stored(made, replicas, key)
+            for key, made in zip(given, results, strict=True)
+        ]
+
+    def remove(
+        self, key: str | Sequence[str], *, force: bool = False, timeout_s: float | None = None
+    ) -> Any:
+        """Remove an object, or several.
+
+        Args:
+            key: One key, or a sequence of them.
+            force: Hard-pinned ones too.
+            timeout_s: Deadline.
+
+        Returns:
+            True removed, False not there; for a sequence a list of these and of StoreErrors.
+            When it returns, no read that begins later finds the object.
+
+        Example:
+            >>> _ = store.put("old", b"value")
+            >>> store.remove("old"), store.remove("old")
+            (True, False)
+        """
+        given = key if isinstance(key, str) else list(key)
+        results = _c.client_remove(
+            self._handle, given, force, self._timeout_s if timeout_s is None else timeout_s
+        )
+        return results if isinstance(key, str) else list(results)
+
+    def remove_matching(
+        self, prefix: str = "", *, regex: str | None = None, force: bool = False,
+        timeout_s: float | None = None,
+    ) -> int:  # fmt: skip
+        """Remove every object whose key begins with `prefix`, or matches `regex` anywhere.
+
+        Args:
+            prefix: "" is everything.
+            regex: A POSIX extended regular expression, instead of a prefix.
+            force: Hard-pinned ones too; without, they stay.
+            timeout_s: Deadline of each step.
+
+        Returns:
+            How many were removed.
+
+        Example:
+            >>> _ = store.put_batch(["tmp/1", "tmp/2"], [b"", b""])
+            >>> store.remove_matching("tmp/")
+            2
+        """
+        from mooncake_store.client import commands
+
+        cursor = count = 0
+        while True:
+            cursor, removed = self._run(
+                commands.remove_matching_step(
+                    prefix if regex is None else regex, cursor,
+                    regex=regex is not None, force=force,
+                ),
+                timeout_s,
+            )  # fmt: skip
+            count += removed
+            if cursor == 0:
+                return count
+
+    # ---- what keeps an object ----
+
+    def pin(
+        self, key: str | Sequence[str], *, pin_timeout_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Keep an object (or several) from being evicted until unpin, the deadline or close.
+
+        Example:
+            >>> _ = store.put("kept", b"value")
+            >>> store.pin("kept"), store.unpin("kept")
+            (True, True)
+        """
+        pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
+        given = key if isinstance(key, str) else list(key)
+        return _c.client_pin(
+            self._handle, given, pin_ms, self._timeout_s if timeout_s is None else timeout_s
+        )
+
+    def unpin(self, key: str | Sequence[str], *, timeout_s: float | None = None) -> Any:
+        """End this client's pin of an object (or several); False: there was none."""
+        given = key if isinstance(key, str) else list(key)
+        return _c.client_unpin(
+            self._handle, given, self._timeout_s if timeout_s is None else timeout_s
+        )
+
+    def touch(self, key: str | Sequence[str]) -> None:
+        """Tell the master, soon, that objects were used: they are evicted later."""
+        given = key if isinstance(key, str) else list(key)
+        _c.client_touch(self._handle, given, self._timeout_s)
+
+    def annotate(
+        self,
+        key: str,
+        *,
+        hard_pin: bool | None = None,
+        soft_pin: bool | None = None,
+        ttl_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Change what keeps a stored object.
+
+        Args:
+            key: The object.
+            hard_pin: Never evict it.
+            soft_pin: Spare it while others can be evicted.
+            ttl_s: It expires after so long from now; 0: never.
+            timeout_s: Deadline.
+
+        Raises:
+            ObjectNotFoundError: It is not there.
+
+        Example:
+            >>> _ = store.put("kept", b"value")
+            >>> store.annotate("kept", hard_pin=True)
+            >>> store.stat("kept").is_hard_pinned
+            True
+        """
+        from mooncake_store.client import commands
+
+        self._run(commands.annotate(key, self._hash, hard_pin, soft_pin, ttl_s), timeout_s)
+
+    def change_replica(
+        self,
+        key: str,
+        replicas: int,
+        *,
+        target: int | None = None,
+        source: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Make an object have so many replicas, and return how many it has then.
+
+        Args:
+            key: The object.
+            replicas: Wanted in all; 0: move one.
+            target: Number of the server (see `members`) that gets a new one.
+            source: Number of the server whose replica goes first.
+            timeout_s: Deadline.
+        """
+        from mooncake_store.client import commands
+
+        command = commands.change_replica(key, self._hash, replicas, target, source)
+        return self._run(command, timeout_s)
+
+    # ---- looking around ----
+
+    def stat(self, key: str, *, timeout_s: float | None = None) -> ObjectStat | None:
+        """Return what the master knows of an object, or None when it is not there.
+
+        Example:
+            >>> _ = store.put("some", b"bytes")
+            >>> store.stat("some").size_bytes
+            5
+        """
+        from mooncake_store.client import commands
+        from mooncake_store.errors import ObjectNotFoundError
+
+        names = {member.server: member.name for member in self.members(timeout_s=timeout_s)}
+        try:
+            return self._run(commands.stat(key, self._hash, names), timeout_s)
+        except ObjectNotFoundError:
+            return None
+
+    def list(
+        self,
+        prefix: str = "",
+        *,
+        regex: str | None = None,
+        limit: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Iterator[Listed]:
+        """Yield the stored objects whose key begins with `prefix`, or matches `regex`, in no order.
+
+        What is stored throughout is seen once; what comes or goes meanwhile may be seen.
+
+        Example:
+            >>> _ = store.put("l/1", b"")
+            >>> [found.key for found in store.list("l/")]
+            ['l/1']
+        """
+        from mooncake_store.client import commands
+
+        cursor = 0
+        seen: set[str] = set()
+        left = limit if limit is not None else -1
+        while left != 0:
+            cursor, found = self._run(
+                commands.list_step(
+                    prefix if regex is None else regex, cursor,
+                    1000 if left < 0 else min(left, 1000), regex=regex is not None,
+                ),
+                timeout_s,
+            )  # fmt: skip
+            for item in found:
+                if item.key in seen:
+                    continue
+                seen.add(item.key)
+                yield item
+                left -= 1
+                if left == 0:
+                    return
+            if cursor == 0:
+                return
+
+    def members(self, *, timeout_s: float | None = None) -> builtins.list[Member]:
+        """Return the store servers."""
+        from mooncake_store.client import commands
+
+        return self._run(commands.members(), timeout_s)
+
+    def statistics(self) -> Statistics:
+        """Return what this client has done so far."""
+        counters = ffi.new("cl_counters *")
+        status = lib.cl_read_counters(self._handle, counters)
+        if status != Status.OK:
+            raise error_from_status(status)
+        return Statistics(
+            **{name: int(getattr(counters, name)) for name in Statistics.__dataclass_fields__}
+        )
+
+    # ---- memory ----
+
+    def alloc(self, size_bytes: int) -> memoryview:
+        """Return memory from which servers on this host copy by themselves: the fastest source.
+
+        It lives until `free` or the client's end.
+
+        Example:
+            >>> memory = store.alloc(1 << 20)
+            >>> memory[:5] = b"hello"
+            >>> store.put("from/shared", memory[:5])
+            True
+        """
+        address = ffi.new("uint64_t *")
+        if size_bytes <= 0:
+            raise RequestError("size_bytes is above 0")
+        status = lib.cl_alloc(self._handle, size_bytes, address)
+        if status != Status.OK:
+            raise error_from_status(status, f"{size_bytes} bytes of shared memory were refused")
+        memory = memoryview(ffi.buffer(ffi.cast("char *", address[0]), size_bytes)).cast("B")
+        self._allocated[int(address[0])] = memory
+        return memory
+
+    def free(self, memory: memoryview) -> None:
+        """Give back what `alloc` returned; nothing made from it may be used any more."""
+        for address, known in self._allocated.items():
+            if known is memory:
+                del self._allocated[address]
+                memory.release()
+                lib.cl_free(self._handle, address)
+                return
+        raise RequestError("this is no memory of this client's alloc")
+
+    def register_memory(self, buffer: Memory) -> None:
+        """Tell the transports of memory that is read into and written from often.
+
+        Once for each buffer; RDMA needs it for zero-copy, the other transports take any memory.
+        """
+        if isinstance(buffer, tuple):
+            address, length = buffer
+        else:
+            kept = ffi.from_buffer(buffer)
+            address, length = int(ffi.cast("uintptr_t", kept)), len(kept)
+        status = lib.cl_register_memory(self._handle, address, length)
+        if status != Status.OK:
+            raise error_from_status(status, "the memory could not be registered")
+
+    # ---- inside ----
+
+    def _hash(self, key: str) -> bytes:
+        encoded = key.encode()
+        out = ffi.new("uint8_t[16]")
+        status = lib.cl_hash(self._handle, encoded, len(encoded), out)
+        if status != Status.OK:
+            raise error_from_status(status, key=key)
+        return bytes(ffi.buffer(out))
+
+    def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
+        answer = _c.client_command(
+            self._handle, command.method, command.flags, command.body, command.numbered,
+            self._timeout_s if timeout_s is None else timeout_s,
+        )  # fmt: skip
+        return command.decode(answer)
+
+    def _read_batch(
+        self, call: Any, arguments: tuple[Any, ...], count: int, miss: Any, timeout_s: float | None
+    ) -> builtins.list[Any]:
+        try:
+            results = call(
+                self._handle, *arguments, self._timeout_s if timeout_s is None else timeout_s
+            )
+        except StoreError as error:
+            return [self._core.failed(error, miss)] * count
+        if type(results) is tuple:
+            return self._core.failed_items(results, miss)
+        return results  # type: ignore[no-any-return]
+
+
+__all__ += ["BufferTooSmallError", "ClosedError"]

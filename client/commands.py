@@ -1,0 +1,220 @@
+"""Calls that are not hot: what they send to the master, and what its answers mean.  No I/O here.
+
+Each is a `Command`: the frame's method and body, and a function from the answer's body to the
+result.  The sync and the async client carry them out in their own ways.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from mooncake_store.client.results import Listed, Member, ObjectStat, ReplicaStat
+from mooncake_store.errors import RequestError
+from mooncake_store.protocol import frames
+from mooncake_store.protocol.methods import (
+    AnnotateField,
+    FrameFlag,
+    MemberState,
+    Method,
+    ObjectFlag,
+    ReplicaState,
+    Tier,
+)
+
+__all__ = [
+    "Command",
+    "annotate",
+    "change_replica",
+    "counters",
+    "events",
+    "list_step",
+    "members",
+    "remove_matching_step",
+    "stat",
+]
+
+Result = TypeVar("Result")
+HashOf = Callable[[str], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[Result]):
+    """One frame to the master and the meaning of its answer."""
+
+    method: int
+    body: bytes
+    decode: Callable[[bytes], Result]
+    flags: int = 0
+    numbered: bool = False
+    key: str | None = None
+
+
+def _key_item(key: str, hash_of: HashOf) -> frames.KeyItem:
+    return frames.KeyItem(hash=hash_of(key), key=key.encode())
+
+
+def _ttl_s(ttl_ms: int) -> float | None:
+    return ttl_ms / 1000 if ttl_ms else None
+
+
+def _replicas(location: frames.Location, names: dict[int, str]) -> tuple[ReplicaStat, ...]:
+    return tuple(
+        ReplicaStat(
+            node=names.get(replica.server, f"server {replica.server}"),
+            tier=Tier(replica.tier).name.lower(),
+            extent_count=len(replica.extents),
+            is_complete=replica.state == ReplicaState.COMPLETE,
+        )
+        for replica in location.replicas
+    )
+
+
+def stat(key: str, hash_of: HashOf, names: dict[int, str]) -> Command[ObjectStat]:
+    """What the master knows of `key`; `names` are those of the servers by number."""
+
+    def decode(body: bytes) -> ObjectStat:
+        answer = frames.StatAnswer.decode(body)
+        location = answer.location
+        return ObjectStat(
+            key=key,
+            size_bytes=location.size,
+            version=location.version,
+            replicas=_replicas(location, names),
+            age_s=answer.age_ms / 1000,
+            idle_s=answer.idle_ms / 1000,
+            ttl_s=_ttl_s(answer.ttl_ms),
+            pin_count=answer.pin_count,
+            use_count=answer.use_count,
+            is_hard_pinned=bool(location.flags & ObjectFlag.HARD_PIN),
+            is_soft_pinned=bool(location.flags & ObjectFlag.SOFT_PIN),
+        )
+
+    return Command(Method.STAT, _key_item(key, hash_of).encode(), decode, key=key)
+
+
+def annotate(
+    key: str,
+    hash_of: HashOf,
+    hard_pin: bool | None,
+    soft_pin: bool | None,
+    ttl_s: float | None,
+) -> Command[None]:
+    """Set what is not None; ttl_s 0 means for ever."""
+    fields = flags = ttl_ms = 0
+    if hard_pin is not None:
+        fields |= AnnotateField.HARD_PIN
+        flags |= ObjectFlag.HARD_PIN if hard_pin else 0
+    if soft_pin is not None:
+        fields |= AnnotateField.SOFT_PIN
+        flags |= ObjectFlag.SOFT_PIN if soft_pin else 0
+    if ttl_s is not None:
+        if ttl_s < 0:
+            raise RequestError("ttl_s is 0 (for ever) or above")
+        fields |= AnnotateField.TTL
+        ttl_ms = max(1, round(ttl_s * 1000)) if ttl_s else 0
+    if not fields:
+        raise RequestError("say what to set: hard_pin, soft_pin or ttl_s")
+    body = frames.Annotate(_key_item(key, hash_of), fields=fields, flags=flags, ttl_ms=ttl_ms)
+    return Command(Method.ANNOTATE, body.encode(), lambda _: None, key=key)
+
+
+def change_replica(
+    key: str, hash_of: HashOf, count: int, target: int | None, source: int | None
+) -> Command[int]:
+    """Copy, drop or move; decodes to the number of replicas there are then."""
+    if not 0 <= count <= frames.REPLICAS_MAX:
+        raise RequestError(f"replicas: 1 to {frames.REPLICAS_MAX}, or 0 to move")
+    body = frames.ChangeReplica(
+        _key_item(key, hash_of),
+        replica_count=count,
+        target_server=0 if target is None else target + 1,
+        source_server=0 if source is None else source + 1,
+    )
+    return Command(
+        Method.CHANGE_REPLICA,
+        body.encode(),
+        lambda answer: len(frames.Location.decode(answer).replicas),
+        key=key,
+    )
+
+
+def _list_request(pattern: str, cursor: int, limit: int, *, regex: bool, force: bool) -> bytes:
+    flags = (FrameFlag.REGEX if regex else 0) | (FrameFlag.FORCE if force else 0)
+    encoded = pattern.encode()
+    if len(encoded) > frames.PATTERN_BYTES_MAX:
+        raise RequestError(f"a pattern has at most {frames.PATTERN_BYTES_MAX} bytes")
+    return frames.ListRequest(pattern=encoded, cursor=cursor, limit=limit, flags=flags).encode()
+
+
+def list_step(
+    pattern: str, cursor: int, limit: int, *, regex: bool
+) -> Command[tuple[int, list[Listed]]]:
+    """One step of a listing; decodes to the next cursor (0: that was all) and what was found."""
+
+    def decode(body: bytes) -> tuple[int, list[Listed]]:
+        answer = frames.ListAnswer.decode(body)
+        return answer.cursor, [
+            Listed(
+                key=item.key.decode(errors="replace"),
+                size_bytes=item.size,
+                replica_count=item.replica_count,
+                is_hard_pinned=bool(item.flags & ObjectFlag.HARD_PIN),
+                is_pinned=bool(item.pinned),
+                ttl_s=_ttl_s(item.ttl_ms),
+            )
+            for item in answer.items
+        ]
+
+    body = _list_request(pattern, cursor, limit, regex=regex, force=False)
+    return Command(Method.LIST, body, decode, flags=FrameFlag.REGEX if regex else 0)
+
+
+def remove_matching_step(
+    pattern: str, cursor: int, *, regex: bool, force: bool
+) -> Command[tuple[int, int]]:
+    """One step of a removal; decodes to the next cursor and how many were removed."""
+
+    def decode(body: bytes) -> tuple[int, int]:
+        answer = frames.Removed.decode(body)
+        return answer.cursor, answer.count
+
+    body = _list_request(pattern, cursor, 1000, regex=regex, force=force)
+    return Command(Method.REMOVE_MATCHING, body, decode, flags=FrameFlag.REGEX if regex else 0)
+
+
+def members() -> Command[list[Member]]:
+    """The store servers."""
+
+    def decode(body: bytes) -> list[Member]:
+        return [
+            Member(
+                name=item.name.decode(errors="replace"),
+                node_id=str(uuid.UUID(bytes=item.node_id)),
+                server=item.server,
+                incarnation=item.incarnation,
+                state=MemberState(item.state).name.lower(),
+                host=item.host.decode(errors="replace"),
+                addresses=tuple(part for part in item.addresses.decode().split(",") if part),
+                unix_path=item.socket_path.decode(errors="replace"),
+                size_bytes=sum(segment.page_count for segment in item.segments) * frames.PAGE_SIZE,
+                ready_bytes=sum(segment.page_count_ready for segment in item.segments)
+                * frames.PAGE_SIZE,
+            )
+            for item in frames.Members.decode(body).items
+        ]
+
+    return Command(Method.MEMBERS, b"", decode)
+
+
+def counters() -> Command[list[frames.Counter]]:
+    """The master's counters, by number; `label` is a server's number + 1, or 0."""
+    return Command(Method.STATUS, b"", lambda body: list(frames.Counters.decode(body).items))
+
+
+def events(epoch: int, sequence: int, limit: int) -> Command[frames.EventsAnswer]:
+    """Changes from `sequence` on."""
+    body = frames.EventsRequest(sequence=sequence, epoch=epoch, limit=limit)
+    return Command(Method.EVENTS, body.encode(), frames.EventsAnswer.decode)

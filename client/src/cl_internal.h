@@ -1,0 +1,194 @@
+/* What the files of the client core share.
+ *
+ * Locks, in the order in which they may be taken: session_lock, members_lock, a location shard's lock,
+ * touch_lock, staging_lock.  None is held over a system call but session_lock and members_lock, which
+ * serialise reconnecting and fetching MEMBERS (callers that need neither never touch them).
+ */
+#ifndef CL_INTERNAL_H
+#define CL_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cl.h"
+#include "ms_frame.h"
+#include "ms_hash.h"
+#include "te.h"
+
+#define CL_NODES_MAX 1024u
+#define CL_SEGMENTS_MAX 16u /* mapped segments of one node */
+#define CL_LOCATION_SHARDS 16u
+#define CL_TOUCH_MAX 4096u              /* uses waiting to be reported; more are dropped */
+#define CL_STAGING_MAX 2u               /* staging buffers: at most so many staged puts at a time */
+#define CL_SCRATCH_ITEMS 128u           /* batches up to this need no allocation */
+#define CL_INLINE_WRITE_MAX (64u << 10) /* on the same host, smaller values go through the socket */
+#define CL_RELAY_BYTES_MAX (1u << 20)   /* larger puts gain nothing from a relayed put_end */
+
+/* ---- locations ------------------------------------------------------------------------------------- */
+typedef struct cl_replica {
+    uint32_t server, incarnation;
+    uint32_t extent_first; /* index into the location's extents */
+    uint16_t segment, extent_count;
+} cl_replica;
+
+/* Immutable once made; shared by the cache and readers. */
+typedef struct cl_location {
+    atomic_uint references;
+    uint32_t replica_count;
+    ms_hash hash;
+    uint64_t version, size;
+    int64_t expiry_ns; /* counted from when the look-up was sent (loc_expiry) */
+    uint32_t lifetime_ms;
+    uint32_t extent_count;
+    const cl_replica *replicas;
+    const ms_extent *extents;
+} cl_location;
+
+typedef struct cl_location_shard {
+    pthread_mutex_t lock;
+    cl_location **slots; /* open addressing, linear probing */
+    uint32_t slot_count; /* power of two */
+    uint32_t used;
+    uint32_t hand; /* where the next victim is looked for */
+} cl_location_shard;
+
+ms_status cl_locations_init(cl_client *client, uint32_t count_max);
+void cl_locations_destroy(cl_client *client);
+/* A reference, or NULL when not cached or expired. */
+cl_location *cl_location_find(cl_client *client, ms_hash hash, int64_t now_ns);
+void cl_location_release(cl_location *location);
+/* Takes a reference of its own; replaces an older one of the key. */
+void cl_location_keep(cl_client *client, cl_location *location);
+/* Only if the cached one still has this version. */
+void cl_location_forget(cl_client *client, ms_hash hash, uint64_t version);
+/* Reads one ms_location with its replicas from an answer.  *location is NULL when its status is not OK, which
+ * is stored; BAD_FRAME for bytes that are none. */
+ms_status cl_location_parse(ms_reader *reader, ms_hash hash, int64_t sent_ns,
+                            cl_location **location, ms_status *status);
+
+/* ---- nodes ------------------------------------------------------------------------------------------- */
+typedef struct cl_node {
+    uint32_t server, incarnation;
+    bool is_local; /* equal boot id and a Unix socket */
+    char name[64];
+    te_channel *reading, *writing;
+    atomic_llong avoid_until_ns; /* after a failure, others are tried first until then */
+    atomic_uint failures;        /* in a row */
+    pthread_mutex_t mapping_lock;
+    atomic_bool mapped[CL_SEGMENTS_MAX];
+    te_mapping mappings[CL_SEGMENTS_MAX];
+    struct cl_node
+        *older; /* retired nodes: freed when the client closes, views may need their mappings */
+} cl_node;
+
+/* NULL when the cluster has no such server now (also after asking for MEMBERS once). */
+cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, int64_t deadline_ns);
+void cl_node_failed(cl_node *node);
+void cl_node_worked(cl_node *node);
+/* NULL: not on this host, or it cannot be mapped now. */
+const te_mapping *cl_node_map(cl_node *node, uint32_t segment, int64_t deadline_ns);
+void cl_nodes_set_session(cl_client *client);
+void cl_nodes_destroy(cl_client *client);
+
+/* ---- the client ---------------------------------------------------------------------------------------- */
+typedef struct cl_staging {
+    uint8_t *address;
+    bool busy;
+} cl_staging;
+
+struct cl_client {
+    uint64_t handle;
+    int pid;
+    cl_config config;
+    char *master_addresses, *master_unix, *name;
+    uint8_t tenant[MS_TENANT_BYTES_MAX];
+    size_t tenant_length;
+    char *token;
+    uint8_t boot_id[16];
+    uint8_t secret[MS_SECRET_BYTES];
+    te_engine *engine;
+    te_channel *master;
+
+    pthread_mutex_t session_lock;
+    atomic_ullong session;
+    atomic_uint epoch;
+    uint32_t session_timeout_ms;
+    atomic_ullong number;      /* last request number given */
+    atomic_ullong number_done; /* see cl_number_end */
+    pthread_mutex_t number_lock;
+    uint64_t numbers_open[256]; /* open numbered requests; 0 = free */
+
+    pthread_mutex_t members_lock;
+    atomic_uint members_serial; /* as told by the master */
+    atomic_uint members_known;  /* as last fetched */
+    int64_t members_fetched_ns;
+    _Atomic(cl_node *) nodes[CL_NODES_MAX];
+    cl_node *retired;
+
+    cl_location_shard shards[CL_LOCATION_SHARDS];
+
+    pthread_mutex_t touch_lock;
+    ms_hash touches[CL_TOUCH_MAX];
+    uint32_t touch_count;
+
+    pthread_mutex_t staging_lock;
+    pthread_cond_t staging_free;
+    cl_staging staging[CL_STAGING_MAX];
+
+    pthread_t keeper;
+    bool keeper_runs;
+    pthread_mutex_t keeper_lock;
+    pthread_cond_t keeper_wake;
+    bool stopping;
+
+    atomic_ullong gets, get_hits, get_misses, get_bytes, get_bytes_local;
+    atomic_ullong puts, put_bytes, put_bytes_local;
+    atomic_ullong lookups, locations_used, locations_gone;
+    atomic_ullong failure_count, sessions_lost, relayed_ends;
+};
+
+/* ---- session ----------------------------------------------------------------------------------------------- */
+/* First connection, or a new session in place of `lost`. */
+ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
+                          cl_failure *failure);
+/* HELLO body for a store server. */
+ms_status cl_hello_for_node(cl_client *client, uint8_t right, uint32_t incarnation, uint8_t *body,
+                            size_t size, size_t *length);
+ms_status cl_keeper_start(cl_client *client);
+void cl_keeper_stop(cl_client *client);
+ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns);
+void cl_touch_later(cl_client *client, ms_hash hash);
+
+/* A call to the master; a lost session is replaced and the call made once more.  Fills failure. */
+ms_status cl_master_call(cl_client *client, uint16_t method, uint32_t flags,
+                         const struct iovec *body, size_t body_count, te_reply *reply,
+                         const char *stage, int64_t deadline_ns, cl_failure *failure);
+
+/* Look up every PENDING item at the master; locations[i] gets a reference when it was found (may be NULL). */
+ms_status cl_lookup(cl_client *client, cl_item *items, size_t count, cl_location **locations,
+                    int64_t deadline_ns, cl_failure *failure);
+
+/* A number for a request that is executed at most once, and its ms_batch.  Each start has its end. */
+ms_batch cl_number_start(cl_client *client, uint32_t count);
+void cl_number_end(cl_client *client, uint64_t number);
+
+/* ---- small things --------------------------------------------------------------------------------------------- */
+ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, const char *node,
+                  const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* Gives all items the status of a call that failed as a whole. */
+ms_status cl_fail_all(cl_item *items, size_t count, ms_status status);
+/* Checks keys and fills hashes; BAD_KEY items keep that status, the others get PENDING.  Number of PENDING. */
+size_t cl_hash_items(cl_client *client, cl_item *items, size_t count);
+static inline uint32_t cl_left_ms(int64_t deadline_ns) {
+    int64_t left = (deadline_ns - te_now_ns()) / 1000000;
+    return left < 1 ? 1 : left > 3600000 ? 3600000 : (uint32_t)left;
+}
+/* Whether another replica or a retry may help. */
+static inline bool cl_is_transport(ms_status status) {
+    return status == MS_UNAVAILABLE || status == MS_TIMEOUT || status == MS_CLOSED ||
+           status == MS_IO_ERROR;
+}
+
+#endif

@@ -1,0 +1,453 @@
+/* Reading objects: the nearest replica that works, the word compared after the last byte.
+ *
+ * A batch goes in rounds.  Each round finds locations for what is still pending (cache, then one look-up),
+ * picks a replica for each, copies the local ones and reads the others, one te_read a node.  A word that
+ * differs means the location was stale: it is forgotten and looked up once more; after that it is a miss
+ * (check_always).  A replica that fails is not tried again in this call.
+ */
+#include "cl_internal.h"
+
+#define ROUNDS_MAX 6u
+#define HEDGE_NS 80000000ll    /* with another replica left, a node gets so long ... */
+#define HEDGE_NS_PER_BYTE 10ll /* ... and the time for its bytes at 100 MB/s */
+
+typedef struct read_state {
+    cl_location *location;
+    cl_node *node;
+    uint32_t tried; /* bit per replica */
+    uint32_t replica;
+    uint8_t lookups; /* how often this item was looked up because its location was stale */
+} read_state;
+
+/* Compare every extent's word; after the copies, before anything is reported. */
+static bool words_match(const te_mapping *mapping, const cl_location *location,
+                        const cl_replica *replica) {
+#ifdef CL_PLANT_NO_WORD_CHECK /* a fault that the stale-read hunt must find */
+    (void)mapping, (void)location, (void)replica;
+    return true;
+#else
+    const uint64_t expected = ms_word(location->version, 1);
+    for (uint32_t i = 0; i < replica->extent_count; i++) {
+        const ms_extent *extent = &location->extents[replica->extent_first + i];
+        if (__atomic_load_n(&mapping->words[extent->page], __ATOMIC_ACQUIRE) != expected)
+            return false;
+    }
+    return true;
+#endif
+}
+
+static bool inside(const te_mapping *mapping, const cl_location *location,
+                   const cl_replica *replica) {
+    for (uint32_t i = 0; i < replica->extent_count; i++) {
+        const ms_extent *extent = &location->extents[replica->extent_first + i];
+        if (extent->page >= mapping->page_count ||
+            extent->page_count > mapping->page_count - extent->page)
+            return false;
+    }
+    return true;
+}
+
+static ms_status read_mapped(cl_client *client, const te_mapping *mapping,
+                             const cl_location *location, const cl_replica *replica,
+                             uint8_t *target) {
+    if (!inside(mapping, location, replica))
+        return MS_GONE;
+    uint64_t left = location->size;
+    for (uint32_t i = 0; i < replica->extent_count && left > 0; i++) {
+        const ms_extent *extent = &location->extents[replica->extent_first + i];
+        uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
+        if (length > left)
+            length = left;
+        te_copy(client->engine, target, mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE,
+                length);
+        target += length;
+        left -= length;
+    }
+    /* The payload's loads come before the words' (protocol 4.2); streaming stores were fenced by te_copy. */
+    atomic_thread_fence(memory_order_acquire);
+    return words_match(mapping, location, replica) ? MS_OK : MS_GONE;
+}
+
+/* Nearest first: same host, then any; those that failed lately last.  False: none is left. */
+static bool choose_replica(cl_client *client, read_state *state, int64_t deadline_ns) {
+    int best = -1, best_rank = 4;
+    cl_node *best_node = NULL;
+    int64_t now_ns = 0;
+    for (uint32_t i = 0; i < state->location->replica_count; i++) {
+        if (state->tried & 1u << i)
+            continue;
+        const cl_replica *replica = &state->location->replicas[i];
+        cl_node *node = cl_node_get(client, replica->server, replica->incarnation, deadline_ns);
+        if (node == NULL) {
+            state->tried |= 1u << i;
+            continue;
+        }
+        int rank = node->is_local ? 0 : 1;
+        if (atomic_load_explicit(&node->avoid_until_ns, memory_order_relaxed) != 0) {
+            if (now_ns == 0)
+                now_ns = te_now_ns();
+            if (atomic_load(&node->avoid_until_ns) > now_ns)
+                rank += 2;
+        }
+        if (rank < best_rank) {
+            best = (int)i;
+            best_rank = rank;
+            best_node = node;
+        }
+    }
+    if (best < 0)
+        return false;
+    state->replica = (uint32_t)best;
+    state->node = best_node;
+    state->tried |= 1u << best;
+    return true;
+}
+
+static bool has_other_replica(const read_state *state) {
+    return (state->tried & ((1u << state->location->replica_count) - 1)) !=
+           (1u << state->location->replica_count) - 1;
+}
+
+/* The item has the object's bytes. */
+static void finished(cl_item *item, read_state *state) {
+    item->status = MS_OK;
+    item->bytes = state->location->size;
+    cl_location_release(state->location);
+    state->location = NULL;
+}
+
+static void stale(cl_client *client, cl_item *item, read_state *state) {
+    atomic_fetch_add_explicit(&client->locations_gone, 1, memory_order_relaxed);
+    cl_location_forget(client, item->hash, state->location->version);
+    cl_location_release(state->location);
+    state->location = NULL;
+    state->tried = 0;
+    if (state->lookups >= 1)
+        item->status = MS_NOT_FOUND;
+}
+
+/* Reads of one node: every pending item that chose it.  Items end OK, stay pending, or turn stale. */
+static void read_node(cl_client *client, cl_node *node, cl_item *items, read_state *states,
+                      size_t count, int64_t deadline_ns, cl_failure *failure) {
+    size_t reads = 0;
+    uint64_t bytes = 0;
+    bool all_have_others = true;
+    for (size_t i = 0; i < count; i++)
+        if (states[i].node == node) {
+            reads += states[i].location->replicas[states[i].replica].extent_count;
+            bytes += states[i].location->size;
+            all_have_others = all_have_others && has_other_replica(&states[i]);
+        }
+    ms_read_item item_scratch[CL_SCRATCH_ITEMS];
+    void *target_scratch[CL_SCRATCH_ITEMS];
+    ms_read_result result_scratch[CL_SCRATCH_ITEMS];
+    ms_read_item *read_items = item_scratch;
+    void **targets = target_scratch;
+    ms_read_result *results = result_scratch;
+    ms_status status = MS_OK;
+    if (reads > CL_SCRATCH_ITEMS) {
+        read_items = malloc(reads * sizeof *read_items);
+        targets = malloc(reads * sizeof *targets);
+        results = malloc(reads * sizeof *results);
+        if (read_items == NULL || targets == NULL || results == NULL)
+            status = MS_NO_MEMORY;
+    }
+    if (status == MS_OK) {
+        size_t at = 0;
+        for (size_t i = 0; i < count; i++) {
+            if (states[i].node != node)
+                continue;
+            const cl_location *location = states[i].location;
+            const cl_replica *replica = &location->replicas[states[i].replica];
+            uint8_t *target = items[i].memory;
+            uint64_t left = location->size;
+            for (uint32_t j = 0; j < replica->extent_count; j++, at++) {
+                const ms_extent *extent = &location->extents[replica->extent_first + j];
+                uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
+                if (length > left)
+                    length = left;
+                read_items[at] = (ms_read_item){.segment = replica->segment,
+                                                .flags = 1,
+                                                .offset = (uint64_t)extent->page * MS_PAGE_SIZE,
+                                                .length = length,
+                                                .word = ms_word(location->version, 1),
+                                                .guard_page = extent->page};
+                targets[at] = target;
+                target += length;
+                left -= length;
+            }
+        }
+        int64_t limit_ns = deadline_ns;
+        if (all_have_others) {
+            int64_t hedge_ns = te_now_ns() + HEDGE_NS + (int64_t)bytes * HEDGE_NS_PER_BYTE;
+            if (hedge_ns < limit_ns)
+                limit_ns = hedge_ns;
+        }
+        status = te_read(node->reading, read_items, targets, reads, results, limit_ns);
+    }
+    if (status == MS_OK)
+        cl_node_worked(node);
+    else if (cl_is_transport(status))
+        cl_node_failed(node);
+    if (status != MS_OK) {
+        char text[TE_ERROR_BYTES];
+        te_channel_error(node->reading, text);
+        cl_fail(failure, status, "read", node->name, "%s", text);
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (states[i].node != node)
+            continue;
+        states[i].node = NULL;
+        const cl_replica *replica = &states[i].location->replicas[states[i].replica];
+        const uint32_t extent_count = replica->extent_count;
+        ms_status outcome = status;
+        for (uint32_t j = 0; j < extent_count && outcome == MS_OK; j++) {
+            const ms_read_result *result = &results[at + j];
+            if (result->status != MS_OK)
+                outcome = (ms_status)result->status;
+#ifndef CL_PLANT_NO_WORD_CHECK
+            else if (result->word != read_items[at + j].word)
+                outcome = MS_GONE;
+#endif
+        }
+        at += extent_count;
+        if (outcome == MS_OK) {
+            finished(&items[i], &states[i]);
+        } else if (outcome == MS_GONE || outcome == MS_WRONG_INCARNATION) {
+            stale(client, &items[i], &states[i]);
+        } else if (!has_other_replica(&states[i])) {
+            items[i].status = outcome;
+            if (status == MS_OK)
+                cl_fail(failure, outcome, "read", node->name, "the read was refused");
+        }
+    }
+    if (read_items != item_scratch)
+        free(read_items);
+    if (targets != target_scratch)
+        free(targets);
+    if (results != result_scratch)
+        free(results);
+}
+
+/* One item with a location: copy when it is on this host; else its node is left in the state. */
+static void read_or_choose(cl_client *client, cl_item *item, read_state *state, int64_t deadline_ns,
+                           cl_failure *failure) {
+    if (item->size < state->location->size) {
+        item->bytes = state->location->size;
+        item->status = MS_BUFFER_TOO_SMALL;
+        return;
+    }
+    if (!choose_replica(client, state, deadline_ns)) {
+        /* Every holder is gone or failed: one more look-up may know a new one. */
+        if (state->lookups == 0) {
+            stale(client, item, state);
+            return;
+        }
+        item->status = MS_UNAVAILABLE;
+        cl_fail(failure, MS_UNAVAILABLE, "read", "", "no holder of the object can be reached now");
+        return;
+    }
+    const cl_replica *replica = &state->location->replicas[state->replica];
+    const te_mapping *mapping = cl_node_map(state->node, replica->segment, deadline_ns);
+    if (mapping == NULL)
+        return;
+    ms_status status = read_mapped(client, mapping, state->location, replica, item->memory);
+    state->node = NULL;
+    if (status != MS_OK) {
+        stale(client, item, state);
+        return;
+    }
+    finished(item, state);
+    atomic_fetch_add_explicit(&client->get_bytes_local, item->bytes, memory_order_relaxed);
+}
+
+static ms_status find_locations(cl_client *client, cl_item *items, read_state *states, size_t count,
+                                int64_t deadline_ns, cl_failure *failure) {
+    int64_t now_ns = te_now_ns();
+    size_t missing = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].status != MS_PENDING || states[i].location != NULL)
+            continue;
+        if (states[i].lookups == 0)
+            states[i].location = cl_location_find(client, items[i].hash, now_ns);
+        if (states[i].location != NULL) {
+            atomic_fetch_add_explicit(&client->locations_used, 1, memory_order_relaxed);
+            cl_touch_later(client, items[i].hash);
+        } else {
+            missing++;
+        }
+    }
+    if (missing == 0)
+        return MS_OK;
+    /* cl_lookup takes whatever is pending: hide those that have a location already. */
+    cl_location *scratch[CL_SCRATCH_ITEMS], **locations = scratch;
+    if (count > CL_SCRATCH_ITEMS) {
+        locations = calloc(count, sizeof *locations);
+        if (locations == NULL)
+            return cl_fail(failure, MS_NO_MEMORY, "lookup", "", "out of memory");
+    } else {
+        memset(scratch, 0, count * sizeof *scratch);
+    }
+    for (size_t i = 0; i < count; i++)
+        if (items[i].status == MS_PENDING && states[i].location != NULL)
+            items[i].status = MS_OK;
+    ms_status status = cl_lookup(client, items, count, locations, deadline_ns, failure);
+    for (size_t i = 0; i < count; i++) {
+        if (locations[i] != NULL) {
+            states[i].location = locations[i];
+            states[i].lookups++;
+            items[i].status = MS_PENDING;
+        } else if (items[i].status == MS_OK && states[i].location != NULL) {
+            items[i].status = MS_PENDING;
+        }
+    }
+    if (locations != scratch)
+        free(locations);
+    return status;
+}
+
+static void count_gets(cl_client *client, const cl_item *items, size_t count) {
+    uint64_t hits = 0, bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        if (items[i].status == MS_OK) {
+            hits++;
+            bytes += items[i].bytes;
+        }
+    atomic_fetch_add_explicit(&client->gets, count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&client->get_hits, hits, memory_order_relaxed);
+    atomic_fetch_add_explicit(&client->get_misses, count - hits, memory_order_relaxed);
+    atomic_fetch_add_explicit(&client->get_bytes, bytes, memory_order_relaxed);
+}
+
+ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                 cl_failure *failure) {
+    read_state scratch[CL_SCRATCH_ITEMS], *states = scratch;
+    size_t pending = cl_hash_items(client, items, count);
+    if (count > CL_SCRATCH_ITEMS) {
+        states = malloc(count * sizeof *states);
+        if (states == NULL) {
+            cl_fail_all(items, count, MS_NO_MEMORY);
+            return cl_fail(failure, MS_NO_MEMORY, "get", "", "out of memory");
+        }
+    }
+    memset(states, 0, count * sizeof *states);
+    ms_status status = MS_OK;
+    for (unsigned round = 0; round < ROUNDS_MAX && pending > 0; round++) {
+        status = find_locations(client, items, states, count, deadline_ns, failure);
+        if (status != MS_OK)
+            break;
+        for (size_t i = 0; i < count; i++)
+            if (items[i].status == MS_PENDING && states[i].location != NULL)
+                read_or_choose(client, &items[i], &states[i], deadline_ns, failure);
+        for (size_t i = 0; i < count; i++)
+            if (items[i].status == MS_PENDING && states[i].node != NULL)
+                read_node(client, states[i].node, items, states, count, deadline_ns, failure);
+        pending = 0;
+        for (size_t i = 0; i < count; i++)
+            pending += items[i].status == MS_PENDING;
+        if (pending > 0 && te_now_ns() >= deadline_ns) {
+            status = cl_fail(failure, MS_TIMEOUT, "get", "", "the deadline passed");
+            break;
+        }
+    }
+    cl_fail_all(items, count, status == MS_OK ? MS_UNAVAILABLE : status);
+    for (size_t i = 0; i < count; i++)
+        if (states[i].location != NULL)
+            cl_location_release(states[i].location);
+    if (states != scratch)
+        free(states);
+    count_gets(client, items, count);
+    return status;
+}
+
+ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns,
+                       cl_failure *failure) {
+    *view = (cl_view){0};
+    if (cl_hash_items(client, item, 1) == 0)
+        return cl_fail(failure, MS_BAD_KEY, "view", "", "a key is 1 to %u bytes of UTF-8",
+                       MS_KEY_BYTES_MAX);
+    read_state state = {0};
+    ms_status status = MS_OK;
+    for (unsigned round = 0; round < ROUNDS_MAX && item->status == MS_PENDING; round++) {
+        status = find_locations(client, item, &state, 1, deadline_ns, failure);
+        if (status != MS_OK || item->status != MS_PENDING)
+            break;
+        if (!choose_replica(client, &state, deadline_ns)) {
+            item->status = MS_UNAVAILABLE;
+            cl_fail(failure, MS_UNAVAILABLE, "view", "",
+                    "no holder of the object on this host; use get");
+            break;
+        }
+        const cl_replica *replica = &state.location->replicas[state.replica];
+        const te_mapping *mapping = cl_node_map(state.node, replica->segment, deadline_ns);
+        if (mapping == NULL || replica->extent_count != 1 ||
+            !inside(mapping, state.location, replica)) {
+            state.node = NULL;
+            if (replica->extent_count != 1 && mapping != NULL)
+                cl_fail(failure, MS_UNAVAILABLE, "view", "",
+                        "the object lies in several extents; use get");
+            continue;
+        }
+        const ms_extent *extent = &state.location->extents[replica->extent_first];
+        struct {
+            uint32_t count, zero;
+            ms_view_item item;
+        } body = {1,
+                  0,
+                  {.version = state.location->version,
+                   .segment = replica->segment,
+                   .page = extent->page}};
+        uint8_t answer[256];
+        te_reply reply = {.body = answer, .body_size = sizeof answer};
+        struct iovec part = {.iov_base = &body, .iov_len = sizeof body};
+        status = te_call(state.node->reading, MS_VIEW_OPEN, 0, &part, 1, &reply, deadline_ns);
+        if (status == MS_OK)
+            status = (ms_status)reply.header.status;
+        ms_array statuses;
+        if (status == MS_OK) {
+            if (!ms_read_array(answer, reply.header.body_length, sizeof(uint32_t), &statuses) ||
+                statuses.count != 1)
+                status = MS_BAD_FRAME;
+            else
+                status = (ms_status)ms_array_u32(statuses, 0);
+        }
+        if (status == MS_OK) {
+            *view = (cl_view){.address = mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE,
+                              .size = state.location->size,
+                              .version = state.location->version,
+                              .server = replica->server,
+                              .incarnation = replica->incarnation,
+                              .segment = replica->segment,
+                              .page = extent->page};
+            item->status = MS_OK;
+            item->bytes = view->size;
+        } else if (status == MS_GONE) {
+            status = MS_OK;
+            stale(client, item, &state);
+        } else {
+            cl_fail(failure, status, "view", state.node->name, "the server refused the view (%s)",
+                    ms_status_name(status));
+            item->status = status;
+        }
+    }
+    if (item->status == MS_PENDING)
+        item->status = MS_UNAVAILABLE;
+    if (state.location != NULL)
+        cl_location_release(state.location);
+    return item->status == MS_NOT_FOUND ? MS_OK : item->status;
+}
+
+void cl_view_close(cl_client *client, const cl_view *view) {
+    cl_node *node = atomic_load_explicit(&client->nodes[view->server], memory_order_acquire);
+    if (node == NULL || node->incarnation != view->incarnation)
+        return; /* that server's table is gone */
+    struct {
+        uint32_t count, zero;
+        ms_view_item item;
+    } body = {1, 0, {.version = view->version, .segment = view->segment, .page = view->page}};
+    uint8_t answer[256];
+    te_reply reply = {.body = answer, .body_size = sizeof answer};
+    struct iovec part = {.iov_base = &body, .iov_len = sizeof body};
+    te_call(node->reading, MS_VIEW_CLOSE, 0, &part, 1, &reply, te_now_ns() + 2000000000);
+}

@@ -1,0 +1,177 @@
+/* Store servers as this client knows them: channels, mappings, and who is avoided after a failure. */
+#include <stdio.h>
+
+#include "cl_internal.h"
+
+#define MEMBERS_PAUSE_NS                                                                           \
+    50000000                     /* an unknown server makes us ask for MEMBERS at most this often */
+#define AVOID_FIRST_NS 100000000 /* after the first failure; doubles up to AVOID_MAX_NS */
+#define AVOID_MAX_NS 2000000000
+
+static void node_free(cl_node *node) {
+    if (node->reading != NULL)
+        te_channel_close(node->reading);
+    if (node->writing != NULL)
+        te_channel_close(node->writing);
+    pthread_mutex_destroy(&node->mapping_lock);
+    free(node);
+}
+
+void cl_nodes_destroy(cl_client *client) {
+    for (size_t i = 0; i < CL_NODES_MAX; i++)
+        if (client->nodes[i] != NULL)
+            node_free(client->nodes[i]);
+    while (client->retired != NULL) {
+        cl_node *next = client->retired->older;
+        node_free(client->retired);
+        client->retired = next;
+    }
+}
+
+static ms_status open_channel(cl_client *client, cl_node *node, uint8_t right,
+                              const char *addresses, const char *unix_path, te_channel **channel) {
+    uint8_t hello[512];
+    size_t length = 0;
+    ms_status status =
+        cl_hello_for_node(client, right, node->incarnation, hello, sizeof hello, &length);
+    if (status != MS_OK)
+        return status;
+    te_channel_config config = {.addresses = addresses,
+                                .unix_path = unix_path,
+                                .hello = hello,
+                                .hello_length = length,
+                                .connections_max = client->config.connections_max};
+    return te_channel_open(client->engine, &config, channel);
+}
+
+/* With members_lock held. */
+static void node_make(cl_client *client, const ms_server_view *view) {
+    if (view->head.server >= CL_NODES_MAX)
+        return;
+    cl_node *old = client->nodes[view->head.server];
+    if (old != NULL && old->incarnation == view->head.incarnation)
+        return;
+    cl_node *node = calloc(1, sizeof *node);
+    char addresses[MS_ADDRESSES_BYTES_MAX + 1], path[MS_SOCKET_PATH_BYTES_MAX + 1];
+    if (node == NULL)
+        return;
+    pthread_mutex_init(&node->mapping_lock, NULL);
+    node->server = view->head.server;
+    node->incarnation = view->head.incarnation;
+    snprintf(node->name, sizeof node->name, "%.*s", (int)view->name.length, view->name.data);
+    snprintf(addresses, sizeof addresses, "%.*s", (int)view->addresses.length,
+             view->addresses.data);
+    snprintf(path, sizeof path, "%.*s", (int)view->socket_path.length, view->socket_path.data);
+    node->is_local = client->config.allow_local && path[0] != '\0' &&
+                     memcmp(view->head.boot_id, client->boot_id, sizeof client->boot_id) == 0;
+    const char *unix_path = node->is_local ? path : NULL;
+    if (open_channel(client, node, MS_RIGHT_READ, addresses, unix_path, &node->reading) != MS_OK ||
+        open_channel(client, node, MS_RIGHT_WRITE, addresses, unix_path, &node->writing) != MS_OK) {
+        node_free(node);
+        return;
+    }
+    atomic_store_explicit(&client->nodes[node->server], node, memory_order_release);
+    if (old != NULL) {
+        old->older = client->retired;
+        client->retired = old;
+    }
+}
+
+ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns) {
+    cl_failure failure;
+    pthread_mutex_lock(&client->members_lock);
+    te_reply reply = {.grow = true};
+    ms_status status =
+        cl_master_call(client, MS_MEMBERS, 0, NULL, 0, &reply, "members", deadline_ns, &failure);
+    if (status == MS_OK) {
+        ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
+        uint32_t serial = ms_reader_u32(&reader);
+        uint32_t count = ms_reader_u32(&reader);
+        for (uint32_t i = 0; i < count && !reader.is_bad; i++) {
+            ms_server_view view;
+            if (!ms_reader_server(&reader, &view))
+                break;
+            if (view.head.state != MS_MEMBER_GONE)
+                node_make(client, &view);
+        }
+        if (reader.is_bad)
+            status = MS_BAD_FRAME;
+        else
+            atomic_store(&client->members_known, serial);
+    }
+    free(reply.body);
+    client->members_fetched_ns = te_now_ns();
+    pthread_mutex_unlock(&client->members_lock);
+    return status;
+}
+
+cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation,
+                     int64_t deadline_ns) {
+    if (server >= CL_NODES_MAX)
+        return NULL;
+    cl_node *node = atomic_load_explicit(&client->nodes[server], memory_order_acquire);
+    if (node != NULL && node->incarnation >= incarnation)
+        return node->incarnation == incarnation ? node
+                                                : NULL; /* NULL: the location is of an older life */
+    pthread_mutex_lock(&client->members_lock);
+    bool is_recent = te_now_ns() - client->members_fetched_ns < MEMBERS_PAUSE_NS &&
+                     client->members_fetched_ns != 0;
+    pthread_mutex_unlock(&client->members_lock);
+    if (!is_recent || node == NULL)
+        cl_members_fetch(client, deadline_ns);
+    node = atomic_load_explicit(&client->nodes[server], memory_order_acquire);
+    return node != NULL && node->incarnation == incarnation ? node : NULL;
+}
+
+void cl_node_failed(cl_node *node) {
+    unsigned failures = atomic_fetch_add(&node->failures, 1);
+    int64_t pause = AVOID_FIRST_NS << (failures < 5 ? failures : 5);
+    atomic_store(&node->avoid_until_ns,
+                 te_now_ns() + (pause < AVOID_MAX_NS ? pause : AVOID_MAX_NS));
+}
+
+void cl_node_worked(cl_node *node) {
+    if (atomic_load_explicit(&node->failures, memory_order_relaxed) == 0)
+        return;
+    atomic_store(&node->failures, 0);
+    atomic_store(&node->avoid_until_ns, 0);
+}
+
+const te_mapping *cl_node_map(cl_node *node, uint32_t segment, int64_t deadline_ns) {
+    if (!node->is_local || segment >= CL_SEGMENTS_MAX)
+        return NULL;
+    if (atomic_load_explicit(&node->mapped[segment], memory_order_acquire))
+        return &node->mappings[segment];
+    const te_mapping *mapping = NULL;
+    pthread_mutex_lock(&node->mapping_lock);
+    if (atomic_load(&node->mapped[segment])) {
+        mapping = &node->mappings[segment];
+    } else if (te_attach(node->reading, segment, deadline_ns, &node->mappings[segment]) == MS_OK) {
+        /* Another incarnation's memory would answer for pages that were never its. */
+        if (node->mappings[segment].incarnation == node->incarnation &&
+            node->mappings[segment].words != NULL) {
+            atomic_store_explicit(&node->mapped[segment], true, memory_order_release);
+            mapping = &node->mappings[segment];
+        }
+    }
+    pthread_mutex_unlock(&node->mapping_lock);
+    return mapping;
+}
+
+void cl_nodes_set_session(cl_client *client) {
+    uint8_t hello[512];
+    size_t length;
+    pthread_mutex_lock(&client->members_lock);
+    for (size_t i = 0; i < CL_NODES_MAX; i++) {
+        cl_node *node = client->nodes[i];
+        if (node == NULL)
+            continue;
+        if (cl_hello_for_node(client, MS_RIGHT_READ, node->incarnation, hello, sizeof hello,
+                              &length) == MS_OK)
+            te_channel_set_hello(node->reading, hello, length);
+        if (cl_hello_for_node(client, MS_RIGHT_WRITE, node->incarnation, hello, sizeof hello,
+                              &length) == MS_OK)
+            te_channel_set_hello(node->writing, hello, length);
+    }
+    pthread_mutex_unlock(&client->members_lock);
+}

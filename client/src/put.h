@@ -1,0 +1,35 @@
+/* A put in progress: what put.c (the frames to the master) and write.c (the bytes to the servers) share. */
+#ifndef CL_PUT_H
+#define CL_PUT_H
+
+#include "cl_internal.h"
+
+typedef struct cl_put_state {
+    cl_location *grant; /* NULL: not granted */
+    uint64_t sealed;    /* bit per replica: every extent of it is SEALED */
+    ms_status failed;   /* of a replica that is not */
+    bool ended;         /* the master has answered put_end */
+} cl_put_state;
+
+typedef struct cl_putting {
+    cl_client *client;
+    cl_item *items;
+    size_t count;
+    const cl_put_options *options;
+    int64_t deadline_ns;
+    cl_put_state *states;
+    te_connection *master; /* carried PUT_START; NULL when it broke */
+    ms_batch end;          /* number of the PUT_END */
+    uint64_t expiry_ms;    /* wall clock */
+    uint8_t object_flags;
+} cl_putting;
+
+ms_hash cl_put_parent(const cl_putting *put, size_t index);
+void cl_put_write_seal(const cl_putting *put, size_t index, uint16_t part, uint16_t part_count,
+                       ms_writer *writer);
+/* The relayed answer on put->master, into the items. */
+ms_status cl_put_take_relayed(cl_putting *put, cl_failure *failure);
+/* Writes and SEALs all replicas of what is granted; *is_done: put_end was relayed and answered too. */
+ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure);
+
+#endif

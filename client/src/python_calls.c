@@ -1,0 +1,158 @@
+/* The functions that Python calls, and their installation into the extension module. */
+#include "python.h"
+
+static PyObject *call(cl_operation operation, PyObject *const *arguments, Py_ssize_t count) {
+    cl_job job;
+    if (cl_job_parse(&job, operation, arguments, count) != 0)
+        return NULL;
+    PyThreadState *state = PyEval_SaveThread();
+    cl_job_run(&job);
+    PyEval_RestoreThread(state);
+    PyObject *result = cl_job_result(&job);
+    cl_job_release(&job);
+    return result;
+}
+
+#define GET_ATTEMPTS 4
+
+/* The size must be known before the bytes object can be made: from the cache without letting the lock go. */
+static PyObject *call_get(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+    (void)self;
+    cl_job job;
+    if (cl_job_parse(&job, CL_GET, arguments, count) != 0)
+        return NULL;
+    PyObject *result = NULL;
+    for (int attempt = 0; attempt < GET_ATTEMPTS; attempt++) {
+        PyThreadState *state;
+        job.phase = 0;
+        if (job.count == 1 && cl_locate_cached(job.client, &job.items[0])) {
+            job.status = MS_OK;
+        } else {
+            state = PyEval_SaveThread();
+            cl_job_run(&job);
+            PyEval_RestoreThread(state);
+        }
+        if (cl_job_between(&job) != 0)
+            goto out;
+        state = PyEval_SaveThread();
+        cl_job_run(&job);
+        PyEval_RestoreThread(state);
+        bool grew = false;
+        for (size_t i = 0; i < job.count; i++)
+            grew = grew || job.items[i].status == MS_BUFFER_TOO_SMALL;
+        if (!grew)
+            break;
+        for (size_t i = 0; i < job.count; i++) {
+            Py_XDECREF(job.values[i]);
+            job.values[i] = NULL;
+        }
+    }
+    result = cl_job_result(&job);
+out:
+    cl_job_release(&job);
+    return result;
+}
+
+#define CALL(name, operation)                                                                      \
+    static PyObject *name(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {          \
+        (void)self;                                                                                \
+        return call(operation, arguments, count);                                                  \
+    }
+CALL(call_exists, CL_EXISTS)
+CALL(call_get_into, CL_GET_INTO)
+CALL(call_put, CL_PUT)
+CALL(call_remove, CL_REMOVE)
+CALL(call_match_prefix, CL_MATCH_PREFIX)
+CALL(call_pin, CL_PIN)
+CALL(call_unpin, CL_UNPIN)
+CALL(call_touch, CL_TOUCH)
+CALL(call_sizes, CL_SIZES)
+CALL(call_command, CL_COMMAND)
+
+/* view_open(handle, key, timeout_s) -> None or (memory, token): memory is a read-only memoryview of the stored bytes. */
+static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+    (void)self;
+    cl_job job;
+    cl_view view;
+    if (cl_job_parse(&job, CL_SIZES, arguments, count) != 0)
+        return NULL;
+    PyThreadState *state = PyEval_SaveThread();
+    job.status = cl_view_open(job.client, &job.items[0], &view, job.deadline_ns, &job.failure);
+    PyEval_RestoreThread(state);
+    PyObject *result = NULL;
+    if (job.items[0].status == MS_OK) {
+        /* PyBUF_READ of zero bytes still wants an address. */
+        static char nothing;
+        PyObject *memory =
+            PyMemoryView_FromMemory(view.size != 0 ? (char *)(uintptr_t)view.address : &nothing,
+                                    (Py_ssize_t)view.size, 0x100);
+        if (memory != NULL)
+            result = Py_BuildValue("N(KIIII)", memory, (unsigned long long)view.version,
+                                   view.server, view.incarnation, view.segment, view.page);
+        if (result == NULL) {
+            state = PyEval_SaveThread();
+            cl_view_close(job.client, &view);
+            PyEval_RestoreThread(state);
+        }
+    } else {
+        job.is_single = true;
+        result = cl_job_result(&job);
+    }
+    cl_job_release(&job);
+    return result;
+}
+
+static PyObject *call_view_close(PyObject *self, PyObject *arguments) {
+    (void)self;
+    unsigned long long handle, version;
+    cl_view view = {0};
+    if (!PyArg_ParseTuple(arguments, "K(KIIII)", &handle, &version, &view.server, &view.incarnation,
+                          &view.segment, &view.page))
+        return NULL;
+    view.version = version;
+    cl_client *client = cl_enter(handle, NULL);
+    if (client != NULL) {
+        PyThreadState *state = PyEval_SaveThread();
+        cl_view_close(client, &view);
+        PyEval_RestoreThread(state);
+        cl_leave(client);
+    }
+    Py_RETURN_NONE;
+}
+
+#define FAST(name, function, text)                                                                 \
+    {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, text}
+
+static PyMethodDef methods[] = {
+    FAST("client_exists", call_exists, "exists(handle, key or keys, timeout_s)"),
+    FAST("client_get", call_get, "get(handle, key or keys, timeout_s)"),
+    FAST("client_get_into", call_get_into,
+         "get_into(handle, key or keys, buffer or buffers, timeout_s)"),
+    FAST("client_put", call_put, "put(handle, key or keys, buffer or buffers, options, timeout_s)"),
+    FAST("client_remove", call_remove, "remove(handle, key or keys, force, timeout_s)"),
+    FAST("client_match_prefix", call_match_prefix,
+         "match_prefix(handle, keys, pin, pin_deadline_ms, timeout_s)"),
+    FAST("client_pin", call_pin, "pin(handle, key or keys, pin_deadline_ms, timeout_s)"),
+    FAST("client_unpin", call_unpin, "unpin(handle, key or keys, timeout_s)"),
+    FAST("client_touch", call_touch, "touch(handle, key or keys, timeout_s)"),
+    FAST("client_sizes", call_sizes, "sizes(handle, key or keys, timeout_s)"),
+    FAST("client_command", call_command,
+         "command(handle, method, flags, body, numbered, timeout_s)"),
+    FAST("client_view_open", call_view_open, "view_open(handle, key, timeout_s)"),
+    {"client_view_close", call_view_close, METH_VARARGS, "view_close(handle, token)"},
+    {NULL, NULL, 0, NULL},
+};
+
+int cl_install(uintptr_t module, uintptr_t make_error) {
+    /* cffi has let the lock go. */
+    PyGILState_STATE state = PyGILState_Ensure();
+    int result = cl_python_init((PyObject *)make_error);
+    if (result == 0)
+        result = PyModule_AddFunctions((PyObject *)module, methods);
+    if (result == 0)
+        result = PyModule_AddFunctions((PyObject *)module, cl_async_methods);
+    if (result != 0)
+        PyErr_Print();
+    PyGILState_Release(state);
+    return result;
+}

@@ -1,0 +1,453 @@
+/* The bytes of a put on their way to the servers: from shared memory, through a staging buffer, or in the frame. */
+#include <stdio.h>
+#include <time.h>
+
+#include "cl_internal.h"
+#include "put.h"
+
+#define STAGING_SLOTS 4u
+#define WRITE_ITEMS_MAX 1024u /* of one frame with a relay */
+
+/* ---- staging -------------------------------------------------------------------------------------------- */
+
+static cl_staging *staging_take(cl_client *client, int64_t deadline_ns) {
+    cl_staging *taken = NULL;
+    struct timespec until = {.tv_sec = deadline_ns / 1000000000,
+                             .tv_nsec = deadline_ns % 1000000000};
+    pthread_mutex_lock(&client->staging_lock);
+    while (taken == NULL) {
+        for (size_t i = 0; i < CL_STAGING_MAX && taken == NULL; i++)
+            if (!client->staging[i].busy)
+                taken = &client->staging[i];
+        if (taken == NULL &&
+            pthread_cond_timedwait(&client->staging_free, &client->staging_lock, &until) != 0)
+            break;
+    }
+    if (taken != NULL)
+        taken->busy = true;
+    pthread_mutex_unlock(&client->staging_lock);
+    if (taken != NULL && taken->address == NULL) {
+        void *address = NULL;
+        if (te_shared_alloc(client->engine, client->config.staging_bytes, &address) == MS_OK)
+            taken->address = address;
+    }
+    return taken;
+}
+
+static void staging_give(cl_client *client, cl_staging *staging) {
+    pthread_mutex_lock(&client->staging_lock);
+    staging->busy = false;
+    pthread_cond_signal(&client->staging_free);
+    pthread_mutex_unlock(&client->staging_lock);
+}
+
+typedef struct pipeline {
+    te_connection *connection;
+    uint32_t in_flight;
+    int64_t deadline_ns;
+} pipeline;
+
+static ms_status pipeline_receive(pipeline *pipe) {
+    uint8_t body[256];
+    te_reply reply = {.body = body, .body_size = sizeof body};
+    ms_status status = te_receive(pipe->connection, &reply, pipe->deadline_ns);
+    pipe->in_flight--;
+    return status != MS_OK ? status : (ms_status)reply.header.status;
+}
+
+static ms_status pipeline_send(pipeline *pipe, const ms_write_item *item, const ms_writer *seal) {
+    uint32_t head[2] = {1, 0};
+    struct iovec body[3] = {{.iov_base = head, .iov_len = sizeof head},
+                            {.iov_base = (void *)(uintptr_t)item, .iov_len = sizeof *item},
+                            {.iov_base = seal->data, .iov_len = item->seal_length}};
+    ms_status status = te_send(pipe->connection, MS_REQUEST, MS_WRITE, 0,
+                               te_next_request(pipe->connection), cl_left_ms(pipe->deadline_ns),
+                               body, item->seal_length != 0 ? 3 : 2, NULL, 0, pipe->deadline_ns);
+    if (status == MS_OK)
+        pipe->in_flight++;
+    return status;
+}
+
+/* One extent through the slots of a staging buffer: the client fills one while the server drains others.
+ * The frame with the seal goes when all before it were answered, so that a failed one is never sealed. */
+static ms_status stage_extent(cl_client *client, pipeline *pipe, const cl_staging *staging,
+                              uint32_t source, uint64_t source_offset, ms_write_item item,
+                              const uint8_t *bytes, uint64_t length, const ms_writer *seal) {
+    const uint64_t slot_bytes = client->config.staging_bytes / STAGING_SLOTS;
+    uint64_t done = 0;
+    for (uint32_t slot = 0; done < length; slot = (slot + 1) % STAGING_SLOTS) {
+        uint64_t step = length - done < slot_bytes ? length - done : slot_bytes;
+        bool is_last = done + step == length;
+        ms_status status = MS_OK;
+        while (status == MS_OK && pipe->in_flight >= STAGING_SLOTS)
+            status = pipeline_receive(pipe);
+        if (status != MS_OK)
+            return status;
+        memcpy(staging->address + slot * slot_bytes, bytes + done, step);
+        while (status == MS_OK && is_last && pipe->in_flight > 0)
+            status = pipeline_receive(pipe);
+        if (status != MS_OK)
+            return status;
+        item.source = source;
+        item.source_offset = source_offset + slot * slot_bytes;
+        item.offset = done;
+        item.length = step;
+        item.seal_length = is_last ? (uint32_t)seal->length : 0;
+        status = pipeline_send(pipe, &item, seal);
+        if (status != MS_OK)
+            return status;
+        done += step;
+    }
+    return MS_OK;
+}
+
+static ms_status write_staged(cl_putting *put, size_t index, const cl_replica *replica,
+                              cl_node *node) {
+    cl_client *client = put->client;
+    const cl_location *grant = put->states[index].grant;
+    cl_staging *staging = staging_take(client, put->deadline_ns);
+    if (staging == NULL)
+        return MS_TIMEOUT;
+    uint32_t source = 0;
+    uint64_t source_offset = 0;
+    pipeline pipe = {.deadline_ns = put->deadline_ns};
+    ms_status status = staging->address == NULL
+                           ? MS_NO_MEMORY
+                           : te_share(node->writing, staging->address, client->config.staging_bytes,
+                                      &source, &source_offset, put->deadline_ns);
+    if (status == MS_OK)
+        status = te_checkout(node->writing, put->deadline_ns, &pipe.connection);
+    if (status == MS_OK) {
+        const uint8_t *bytes = put->items[index].memory;
+        uint64_t left = grant->size;
+        uint8_t seal_bytes[2048];
+        for (uint32_t i = 0; i < replica->extent_count && status == MS_OK; i++) {
+            const ms_extent *extent = &grant->extents[replica->extent_first + i];
+            uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
+            if (length > left)
+                length = left;
+            ms_writer seal = ms_writer_fixed(seal_bytes, sizeof seal_bytes);
+            cl_put_write_seal(put, index, (uint16_t)i, replica->extent_count, &seal);
+            ms_write_item item = {.segment = replica->segment,
+                                  .page = extent->page,
+                                  .page_count = extent->page_count,
+                                  .version = grant->version};
+            status = stage_extent(client, &pipe, staging, source, source_offset, item, bytes,
+                                  length, &seal);
+            bytes += length;
+            left -= length;
+        }
+        while (status == MS_OK && pipe.in_flight > 0)
+            status = pipeline_receive(&pipe);
+        /* Frames in flight still read the staging buffer: closing the connection does not stop a copy that has
+         * begun, so after a failure it is left to the server's check of the version, and the buffer is dropped. */
+        te_checkin(pipe.connection, status == MS_OK);
+        if (status != MS_OK && pipe.in_flight > 0) {
+            te_shared_free(client->engine, staging->address);
+            staging->address = NULL;
+        }
+    }
+    staging_give(client, staging);
+    return status;
+}
+
+/* ---- frames ------------------------------------------------------------------------------------------------ */
+
+/* Write items of one node, side by side with their sources and seals. */
+typedef struct write_list {
+    ms_write_item *items;
+    const void **sources;
+    uint32_t *statuses;
+    size_t count;
+    ms_writer seals;
+    uint64_t payload_bytes;
+    ms_write_item item_scratch[4];
+    const void *source_scratch[4];
+    uint32_t status_scratch[4];
+    uint8_t seal_scratch[2048];
+} write_list;
+
+static ms_status list_open(write_list *list, size_t writes) {
+    list->count = 0;
+    list->payload_bytes = 0;
+    list->items = list->item_scratch;
+    list->sources = list->source_scratch;
+    list->statuses = list->status_scratch;
+    list->seals = writes == 1 ? ms_writer_fixed(list->seal_scratch, sizeof list->seal_scratch)
+                              : ms_writer_growable(MS_BODY_BYTES_MAX);
+    if (writes <= 4)
+        return MS_OK;
+    list->items = malloc(writes * sizeof *list->items);
+    list->sources = malloc(writes * sizeof *list->sources);
+    list->statuses = malloc(writes * sizeof *list->statuses);
+    return list->items == NULL || list->sources == NULL || list->statuses == NULL ? MS_NO_MEMORY
+                                                                                  : MS_OK;
+}
+
+static void list_close(write_list *list) {
+    if (list->items != list->item_scratch) {
+        free(list->items);
+        free(list->sources);
+        free(list->statuses);
+    }
+    if (list->seals.is_growable)
+        ms_writer_close(&list->seals);
+}
+
+/* The extents of one replica of one object. */
+static void list_add(write_list *list, const cl_putting *put, size_t index,
+                     const cl_replica *replica, uint32_t source, uint64_t source_offset) {
+    const cl_location *grant = put->states[index].grant;
+    const uint8_t *bytes = put->items[index].memory;
+    uint64_t left = grant->size;
+    for (uint32_t i = 0; i < replica->extent_count; i++) {
+        const ms_extent *extent = &grant->extents[replica->extent_first + i];
+        uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
+        if (length > left)
+            length = left;
+        size_t before = list->seals.length;
+        cl_put_write_seal(put, index, (uint16_t)i, replica->extent_count, &list->seals);
+        list->items[list->count] =
+            (ms_write_item){.segment = replica->segment,
+                            .page = extent->page,
+                            .page_count = extent->page_count,
+                            .source = source,
+                            .version = grant->version,
+                            .length = length,
+                            .source_offset = source_offset,
+                            .seal_length = (uint32_t)(list->seals.length - before)};
+        list->sources[list->count] = source == 0 ? bytes : NULL;
+        if (source == 0)
+            list->payload_bytes += length;
+        list->count++;
+        bytes += length;
+        source_offset += length;
+        left -= length;
+    }
+}
+
+static void replica_failed(cl_putting *put, size_t index, ms_status status) {
+    if (put->states[index].failed == MS_OK)
+        put->states[index].failed = status;
+}
+
+/* All in one frame; the server relays put_end, the master answers on put->master. */
+static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list, bool *is_done,
+                               cl_failure *failure) {
+    te_connection *data = NULL;
+    struct iovec payload_scratch[16], *payload = payload_scratch;
+    size_t payload_count = 0;
+    if (list->count > 16) {
+        payload = malloc(list->count * sizeof *payload);
+        if (payload == NULL)
+            return MS_NO_MEMORY;
+    }
+    for (size_t i = 0; i < list->count; i++)
+        if (list->items[i].source == 0 && list->items[i].length != 0)
+            payload[payload_count++] = (struct iovec){
+                .iov_base = (void *)(uintptr_t)list->sources[i], .iov_len = list->items[i].length};
+    uint32_t head[2] = {(uint32_t)list->count, 0};
+    struct iovec body[3] = {{.iov_base = head, .iov_len = sizeof head},
+                            {.iov_base = list->items, .iov_len = list->count * sizeof *list->items},
+                            {.iov_base = list->seals.data, .iov_len = list->seals.length}};
+    ms_status status = te_checkout(node->writing, put->deadline_ns, &data);
+    if (status == MS_OK)
+        status = te_send(data, MS_REQUEST, MS_WRITE, MS_FLAG_RELAY, te_next_request(data),
+                         cl_left_ms(put->deadline_ns), body, 3, payload, payload_count,
+                         put->deadline_ns);
+    int which = 1;
+    if (status == MS_OK)
+        status = te_wait_either(put->master, data, &which, put->deadline_ns);
+    if (status == MS_OK && which == 0) {
+        for (size_t i = 0; i < put->count; i++)
+            if (put->items[i].status == MS_PENDING && put->states[i].grant != NULL)
+                put->states[i].sealed = 1;
+        status = cl_put_take_relayed(put, failure);
+        *is_done = status == MS_OK;
+        te_checkin(data, status == MS_OK);
+        data = NULL;
+        /* Sealed or not, nobody knows: the client's own put_end finds out. */
+        if (status != MS_OK)
+            status = MS_OK;
+    } else if (status == MS_OK) {
+        uint8_t answer[4096];
+        te_reply reply = {.body = answer, .body_size = sizeof answer};
+        if (list->count > 512)
+            reply = (te_reply){.grow = true};
+        status = te_receive(data, &reply, put->deadline_ns);
+        ms_array statuses = {0};
+        bool all = status == MS_OK && reply.header.status == MS_OK;
+        if (status == MS_OK && !all) {
+            status = (ms_status)reply.header.status;
+            ms_read_array(reply.body, reply.header.body_length, sizeof(uint32_t), &statuses);
+        }
+        for (size_t i = 0; i < list->count; i++)
+            list->statuses[i] = all ? MS_OK
+                                : statuses.count == list->count
+                                    ? ms_array_u32(statuses, (uint32_t)i)
+                                    : status;
+        if (all || statuses.count == list->count)
+            status = MS_OK;
+        if (reply.grow)
+            free(reply.body);
+        te_checkin(data, true);
+        data = NULL;
+        size_t at = 0;
+        for (size_t i = 0; status == MS_OK && i < put->count; i++) {
+            if (put->items[i].status != MS_PENDING || put->states[i].grant == NULL)
+                continue;
+            bool sealed = true;
+            for (uint32_t j = 0; j < put->states[i].grant->replicas[0].extent_count; j++, at++)
+                if (list->statuses[at] != MS_OK) {
+                    sealed = false;
+                    replica_failed(put, i, (ms_status)list->statuses[at]);
+                }
+            if (sealed)
+                put->states[i].sealed = 1;
+        }
+    }
+    if (data != NULL) {
+        /* Nobody knows whether the seals arrived; a relayed answer may still come on the master's connection. */
+        te_checkin(data, false);
+        te_checkin(put->master, false);
+        put->master = NULL;
+    }
+    if (payload != payload_scratch)
+        free(payload);
+    return status;
+}
+
+/* Replica `replica` of every item that has one on `node`, and that is not written yet. */
+static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_index,
+                            cl_node *const *nodes, bool may_relay, bool *is_done,
+                            cl_failure *failure) {
+    cl_client *client = put->client;
+    size_t writes = 0;
+    for (size_t i = 0; i < put->count; i++)
+        if (nodes[i] == node)
+            writes += put->states[i].grant->replicas[replica_index].extent_count;
+    write_list list;
+    ms_status status = list_open(&list, writes);
+    bool staged_any = false;
+    for (size_t i = 0; i < put->count && status == MS_OK; i++) {
+        if (nodes[i] != node)
+            continue;
+        const cl_replica *replica = &put->states[i].grant->replicas[replica_index];
+        uint32_t source = 0;
+        uint64_t source_offset = 0;
+        if (node->is_local && put->items[i].size > CL_INLINE_WRITE_MAX &&
+            te_share(node->writing, put->items[i].memory, put->items[i].size, &source,
+                     &source_offset, put->deadline_ns) != MS_OK) {
+            ms_status staged = write_staged(put, i, replica, node);
+            if (staged == MS_OK) {
+                put->states[i].sealed |= 1ull << replica_index;
+                atomic_fetch_add_explicit(&client->put_bytes_local, put->items[i].size,
+                                          memory_order_relaxed);
+            } else {
+                replica_failed(put, i, staged);
+                status = cl_is_transport(staged) ? staged : MS_OK;
+            }
+            staged_any = true;
+            continue;
+        }
+        if (source != 0)
+            atomic_fetch_add_explicit(&client->put_bytes_local, put->items[i].size,
+                                      memory_order_relaxed);
+        list_add(&list, put, i, replica, source, source_offset);
+    }
+    if (status == MS_OK)
+        status = list.seals.status;
+    if (status == MS_OK && list.count > 0) {
+        if (may_relay && !staged_any && list.count <= WRITE_ITEMS_MAX &&
+            list.payload_bytes <= CL_RELAY_BYTES_MAX) {
+            status = write_relayed(put, node, &list, is_done, failure);
+        } else {
+            status = te_write(node->writing, list.items, list.sources, list.count, list.seals.data,
+                              list.seals.length, 0, list.statuses, put->deadline_ns);
+            size_t at = 0;
+            for (size_t i = 0; i < put->count && status == MS_OK; i++) {
+                const uint64_t bit = 1ull << replica_index;
+                if (nodes[i] != node || put->states[i].sealed & bit ||
+                    put->states[i].failed != MS_OK)
+                    continue;
+                bool sealed = true;
+                for (uint32_t j = 0; j < put->states[i].grant->replicas[replica_index].extent_count;
+                     j++, at++)
+                    if (list.statuses[at] != MS_OK) {
+                        sealed = false;
+                        replica_failed(put, i, (ms_status)list.statuses[at]);
+                    }
+                if (sealed)
+                    put->states[i].sealed |= bit;
+            }
+        }
+    }
+    if (status == MS_OK) {
+        cl_node_worked(node);
+    } else {
+        char text[TE_ERROR_BYTES];
+        te_channel_error(node->writing, text);
+        cl_fail(failure, status, "write", node->name, "%s", text);
+        if (cl_is_transport(status))
+            cl_node_failed(node);
+        for (size_t i = 0; i < put->count; i++)
+            if (nodes[i] == node && !(put->states[i].sealed & 1ull << replica_index))
+                replica_failed(put, i, status);
+    }
+    list_close(&list);
+    return status;
+}
+
+ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure) {
+    cl_node *scratch[16], **nodes = scratch;
+    *is_done = false;
+    if (put->count > 16) {
+        nodes = malloc(put->count * sizeof *nodes);
+        if (nodes == NULL)
+            return cl_fail(failure, MS_NO_MEMORY, "write", "", "out of memory");
+    }
+    ms_status worst = MS_OK;
+    uint32_t replicas_max = 0;
+    for (size_t i = 0; i < put->count; i++)
+        if (put->states[i].grant != NULL && put->states[i].grant->replica_count > replicas_max)
+            replicas_max = put->states[i].grant->replica_count;
+    for (uint32_t r = 0; r < replicas_max; r++) {
+        cl_node *only = NULL;
+        bool is_one_node = true;
+        for (size_t i = 0; i < put->count; i++) {
+            nodes[i] = NULL;
+            const cl_location *grant = put->states[i].grant;
+            if (grant == NULL || r >= grant->replica_count)
+                continue;
+            nodes[i] = cl_node_get(put->client, grant->replicas[r].server,
+                                   grant->replicas[r].incarnation, put->deadline_ns);
+            if (nodes[i] == NULL) {
+                replica_failed(put, i, MS_UNAVAILABLE);
+                cl_fail(failure, MS_UNAVAILABLE, "write", "",
+                        "server %u is not known to this client", grant->replicas[r].server);
+            }
+            if (only == NULL)
+                only = nodes[i];
+            is_one_node = is_one_node && nodes[i] == only && nodes[i] != NULL;
+            /* failed is per item over its replicas: forget the former replica's. */
+        }
+        bool may_relay = put->client->config.allow_relay && replicas_max == 1 && is_one_node &&
+                         put->master != NULL;
+        for (size_t i = 0; i < put->count; i++) {
+            if (nodes[i] == NULL)
+                continue;
+            cl_node *node = nodes[i];
+            ms_status status = write_node(put, node, r, nodes, may_relay, is_done, failure);
+            if (status != MS_OK)
+                worst = status;
+            for (size_t j = i; j < put->count; j++)
+                if (nodes[j] == node)
+                    nodes[j] = NULL;
+        }
+        for (size_t i = 0; i < put->count && r + 1 < replicas_max; i++)
+            put->states[i].failed = MS_OK;
+    }
+    if (nodes != scratch)
+        free(nodes);
+    return worst == MS_OK || replicas_max > 1 ? MS_OK : worst;
+}

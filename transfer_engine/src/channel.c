@@ -1,0 +1,606 @@
+/* Channels: a bounded pool of connections to one peer, over one or several rails.
+ *
+ * A caller checks a connection out and owns it until it checks it in.  Idle ones form a stack, so that few are kept warm
+ * and the least used can be closed.  A rail is an address of the peer: the Unix socket first, then the one with the fewest
+ * connections; one that failed is tried last, for a pause that grows with each failure.
+ */
+#include "te_parts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "te_fault.h"
+
+#define RAILS_MAX 32u
+#define IDLE_NS (60 * TE_NS_PER_S)
+#define PAUSE_FIRST_NS (50 * TE_NS_PER_MS)
+#define PAUSE_MAX_NS (5 * TE_NS_PER_S)
+
+typedef struct rail {
+    te_address address;
+    uint32_t connections;
+    uint32_t failures; /* in a row */
+    int64_t retry_ns;  /* avoided until then */
+} rail;
+
+struct te_channel {
+    te_engine *engine;
+    uint32_t connections_max;
+    int64_t connect_timeout_ns;
+    rail *rails; /* the Unix socket first */
+    uint32_t rail_count;
+    _Atomic bool is_local;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_closing;
+    uint32_t rail_next;
+    uint8_t *hello;
+    size_t hello_length;
+    uint32_t hello_generation;
+    te_connection *idle; /* most recently used first */
+    te_connection *all;
+    uint32_t count;  /* connections, and dials under way */
+    uint32_t inside; /* callers that dial or own a connection */
+    uint8_t *answer; /* of the newest HELLO */
+    size_t answer_length;
+    char error[TE_ERROR_BYTES];
+    uint64_t request_base; /* connections number their requests from different starts */
+    void *attachments;
+    void (*free_attachments)(void *attachments);
+};
+
+/* ---- open ---------------------------------------------------------------------------------------------------------- */
+
+static uint32_t count_addresses(const char *text) {
+    uint32_t count = 1;
+    for (const char *at = text; *at != '\0'; at++) {
+        count += *at == ',';
+    }
+    return count;
+}
+
+static ms_status parse_rails(te_channel *channel, const te_channel_config *config, char *error) {
+    uint32_t most = (config->unix_path != NULL) +
+                    (config->addresses != NULL ? count_addresses(config->addresses) : 0);
+    if (most == 0 || most > RAILS_MAX) {
+        te_error(error, "a channel needs 1 to %u addresses, not %u", RAILS_MAX, (unsigned)most);
+        return MS_BAD_REQUEST;
+    }
+    channel->rails = calloc(most, sizeof *channel->rails);
+    if (channel->rails == NULL) {
+        return MS_NO_MEMORY;
+    }
+    ms_status status = MS_OK;
+    if (config->unix_path != NULL) {
+        char text[160] = "unix:";
+        strncat(text, config->unix_path, sizeof text - 6);
+        status = te_address_parse(text, strlen(text),
+                                  &channel->rails[channel->rail_count++].address, error);
+    }
+    for (const char *at = config->addresses; at != NULL && status == MS_OK;) {
+        const char *comma = strchr(at, ',');
+        size_t length = comma != NULL ? (size_t)(comma - at) : strlen(at);
+        status =
+            te_address_parse(at, length, &channel->rails[channel->rail_count++].address, error);
+        at = comma != NULL ? comma + 1 : NULL;
+    }
+    return status;
+}
+
+static ms_status copy_hello(te_engine *engine, const void *hello, size_t length, uint8_t **copy,
+                            size_t *copy_length) {
+    uint8_t own[TE_HELLO_DEFAULT_BYTES];
+    if (hello == NULL || length == 0) {
+        te_hello_default(engine, own);
+        hello = own;
+        length = sizeof own;
+    }
+    if (length > MS_BODY_BYTES_MAX_HELLO) {
+        return MS_TOO_LARGE;
+    }
+    *copy = malloc(length);
+    if (*copy == NULL) {
+        return MS_NO_MEMORY;
+    }
+    memcpy(*copy, hello, length);
+    *copy_length = length;
+    return MS_OK;
+}
+
+static void channel_free(te_channel *channel) {
+    if (channel->free_attachments != NULL) {
+        channel->free_attachments(channel->attachments);
+    }
+    pthread_mutex_destroy(&channel->lock);
+    pthread_cond_destroy(&channel->changed);
+    free(channel->rails);
+    free(channel->hello);
+    free(channel->answer);
+    free(channel);
+}
+
+static ms_status channel_open(te_engine *engine, const te_channel_config *config,
+                              te_channel **opened, char *error) {
+    *opened = NULL;
+    ms_status status = te_engine_check(engine);
+    if (status != MS_OK) {
+        te_error(error, "the engine is closed, or was opened before a fork");
+        return status;
+    }
+    te_channel *channel = calloc(1, sizeof *channel);
+    if (channel == NULL || te_cond_init(&channel->changed) != MS_OK) {
+        free(channel);
+        te_error(error, "no memory");
+        return MS_NO_MEMORY;
+    }
+    pthread_mutex_init(&channel->lock, NULL);
+    channel->engine = engine;
+    channel->connections_max = config->connections_max == 0 ? 8 : config->connections_max;
+    channel->connect_timeout_ns =
+        (int64_t)(config->connect_timeout_ms == 0 ? 1000 : config->connect_timeout_ms) *
+        TE_NS_PER_MS;
+    te_error(error, "no memory");
+    status = parse_rails(channel, config, error);
+    if (status == MS_OK) {
+        status = copy_hello(engine, config->hello, config->hello_length, &channel->hello,
+                            &channel->hello_length);
+    }
+    if (status != MS_OK) {
+        channel_free(channel);
+        return status;
+    }
+    *opened = channel;
+    return MS_OK;
+}
+
+ms_status te_channel_open(te_engine *engine, const te_channel_config *config,
+                          te_channel **channel) {
+    return channel_open(engine, config, channel, NULL);
+}
+
+ms_status te_channel_open_simple(te_engine *engine, const char *address, const uint8_t *hello,
+                                 size_t hello_length, te_channel **channel) {
+    bool is_unix = strncmp(address, "unix:", 5) == 0;
+    te_channel_config config = {
+        .addresses = is_unix ? NULL : address,
+        .unix_path = is_unix ? address + 5 : NULL,
+        .hello = hello,
+        .hello_length = hello_length,
+    };
+    return channel_open(engine, &config, channel, NULL);
+}
+
+/* ---- small things ------------------------------------------------------------------------------------------------------ */
+
+te_engine *te_channel_engine(const te_channel *channel) { return channel->engine; }
+
+bool te_channel_is_local(const te_channel *channel) {
+    return atomic_load_explicit(&channel->is_local, memory_order_relaxed);
+}
+
+void te_channel_set_error(te_channel *channel, const char *error) {
+    pthread_mutex_lock(&channel->lock);
+    te_error(channel->error, "%s", error);
+    pthread_mutex_unlock(&channel->lock);
+}
+
+void te_channel_error(te_channel *channel, char error[TE_ERROR_BYTES]) {
+    pthread_mutex_lock(&channel->lock);
+    memcpy(error, channel->error, TE_ERROR_BYTES);
+    pthread_mutex_unlock(&channel->lock);
+}
+
+size_t te_channel_hello_answer(te_channel *channel, uint8_t *answer, size_t size) {
+    pthread_mutex_lock(&channel->lock);
+    size_t length = channel->answer_length;
+    if (length > 0 && length <= size) {
+        memcpy(answer, channel->answer, length);
+    }
+    pthread_mutex_unlock(&channel->lock);
+    return length;
+}
+
+void te_channel_set_attachments(te_channel *channel, void *attachments,
+                                void (*free_attachments)(void *attachments)) {
+    pthread_mutex_lock(&channel->lock);
+    channel->attachments = attachments;
+    channel->free_attachments = free_attachments;
+    pthread_mutex_unlock(&channel->lock);
+}
+
+void *te_channel_attachments(te_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    void *attachments = channel->attachments;
+    pthread_mutex_unlock(&channel->lock);
+    return attachments;
+}
+
+/* ---- connections come and go ------------------------------------------------------------------------------------------- */
+
+static void drop_passed(te_connection *connection) {
+    while (connection->passed_count > 0) {
+        close(connection->passed[--connection->passed_count]);
+    }
+}
+
+/* Out of the channel's books; under the lock.  The caller closes it afterwards. */
+static void unlist(te_channel *channel, te_connection *connection) {
+    if (connection->all_previous != NULL) {
+        connection->all_previous->all_next = connection->all_next;
+    } else {
+        channel->all = connection->all_next;
+    }
+    if (connection->all_next != NULL) {
+        connection->all_next->all_previous = connection->all_previous;
+    }
+    channel->rails[connection->rail].connections--;
+    channel->count--;
+    pthread_cond_signal(&channel->changed);
+}
+
+static void destroy_chain(te_connection *connection) {
+    while (connection != NULL) {
+        te_connection *next = connection->next;
+        drop_passed(connection);
+        close(connection->descriptor);
+        free(connection);
+        connection = next;
+    }
+}
+
+/* Takes out of the idle stack what `hello_generation` or age have made useless; under the lock.  Returns a chain. */
+static te_connection *take_useless(te_channel *channel, bool everything, int64_t now) {
+    te_connection *useless = NULL;
+    for (te_connection **at = &channel->idle; *at != NULL;) {
+        te_connection *connection = *at;
+        if (everything || connection->hello_generation != channel->hello_generation ||
+            now - connection->used_ns > IDLE_NS) {
+            *at = connection->next;
+            unlist(channel, connection);
+            connection->next = useless;
+            useless = connection;
+        } else {
+            at = &connection->next;
+        }
+    }
+    return useless;
+}
+
+/* The rail to try next, not among `tried`: not paused before paused, Unix before TCP, then the fewest connections. */
+static uint32_t choose_rail(te_channel *channel, uint32_t tried, int64_t now) {
+    uint32_t best = UINT32_MAX;
+    uint64_t best_cost = UINT64_MAX;
+    for (uint32_t i = 0; i < channel->rail_count; i++) {
+        uint32_t index = (channel->rail_next + i) % channel->rail_count;
+        const rail *candidate = &channel->rails[index];
+        if (tried & 1u << index) {
+            continue;
+        }
+        uint64_t cost = candidate->address.is_unix ? 0 : 1 + (uint64_t)candidate->connections;
+        cost |= candidate->retry_ns > now ? UINT64_C(1) << 40 : 0;
+        if (cost < best_cost) {
+            best_cost = cost;
+            best = index;
+        }
+    }
+    channel->rail_next++;
+    return best;
+}
+
+static void rail_ended(te_channel *channel, uint32_t index, bool has_failed) {
+    rail *used = &channel->rails[index];
+    pthread_mutex_lock(&channel->lock);
+    if (has_failed) {
+        int64_t pause = PAUSE_FIRST_NS << (used->failures < 7 ? used->failures : 7);
+        used->failures++;
+        used->retry_ns = te_now_ns() + (pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS);
+    } else {
+        used->failures = 0;
+        used->retry_ns = 0;
+    }
+    pthread_mutex_unlock(&channel->lock);
+}
+
+/* Whether another address could do better: the peer did not answer (a refusal is an answer). */
+static bool is_rail_failure(ms_status status) {
+    return status == MS_TIMEOUT || status == MS_UNAVAILABLE || status == MS_IO_ERROR;
+}
+
+/* One attempt over one rail.  `left`: rails that could still be tried. */
+static ms_status dial_rail(te_channel *channel, te_connection *connection, uint32_t index,
+                           uint32_t left, const uint8_t *hello, size_t hello_length,
+                           uint8_t **answer, size_t *answer_length, int64_t deadline_ns) {
+    rail *used = &channel->rails[index];
+    int64_t now = te_now_ns(), share = (deadline_ns - now) / (left + 1);
+    int64_t limit = share > channel->connect_timeout_ns ? share : channel->connect_timeout_ns;
+    int64_t hello_deadline = left == 0 || now + limit > deadline_ns ? deadline_ns : now + limit;
+    int64_t connect_deadline = now + channel->connect_timeout_ns;
+    connect_deadline = connect_deadline < hello_deadline ? connect_deadline : hello_deadline;
+    connection->descriptor = -1;
+    connection->is_unix = used->address.is_unix;
+    connection->is_broken = false;
+    connection->rail = index;
+    ms_status status = te_socket_connect(&used->address, connect_deadline, &connection->descriptor,
+                                         connection->error);
+    if (status != MS_OK) {
+        return status;
+    }
+    status =
+        te_connection_hello(connection, hello, hello_length, answer, answer_length, hello_deadline);
+    if (status != MS_OK) {
+        char why[TE_ERROR_BYTES];
+        memcpy(why, connection->error, sizeof why);
+        te_error(connection->error, "%.100s: %.140s", used->address.text, why);
+        drop_passed(connection);
+        close(connection->descriptor);
+    }
+    return status;
+}
+
+/* Opens a connection; its place is already counted in channel->count.  Under no lock. */
+static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **dialled) {
+    te_connection *connection = calloc(1, sizeof *connection);
+    uint8_t *hello = NULL, *answer = NULL;
+    size_t hello_length = 0, answer_length = 0;
+    ms_status status = connection == NULL ? MS_NO_MEMORY : MS_OK;
+    pthread_mutex_lock(&channel->lock);
+    if (status == MS_OK) {
+        connection->hello_generation = channel->hello_generation;
+        connection->request = channel->request_base += UINT64_C(1) << 32;
+        status = copy_hello(channel->engine, channel->hello, channel->hello_length, &hello,
+                            &hello_length);
+    }
+    pthread_mutex_unlock(&channel->lock);
+    if (status != MS_OK) {
+        free(connection);
+        te_channel_set_error(channel, "no memory for a connection");
+        return status;
+    }
+    connection->engine = channel->engine;
+    uint32_t tried = 0;
+    for (uint32_t attempt = 0; attempt < channel->rail_count; attempt++) {
+        pthread_mutex_lock(&channel->lock);
+        uint32_t index = choose_rail(channel, tried, te_now_ns());
+        bool is_closing = channel->is_closing;
+        pthread_mutex_unlock(&channel->lock);
+        tried |= 1u << index;
+        status = is_closing
+                     ? MS_CLOSED
+                     : dial_rail(channel, connection, index, channel->rail_count - 1 - attempt,
+                                 hello, hello_length, &answer, &answer_length, deadline_ns);
+        rail_ended(channel, index, is_rail_failure(status));
+        if (!is_rail_failure(status) || te_now_ns() >= deadline_ns) {
+            break;
+        }
+    }
+    free(hello);
+    if (status != MS_OK) {
+        te_channel_set_error(channel,
+                             status == MS_CLOSED ? "the channel is closed" : connection->error);
+        free(connection);
+        return status;
+    }
+    connection->channel = channel;
+    atomic_store_explicit(&channel->is_local, connection->is_unix, memory_order_relaxed);
+    pthread_mutex_lock(&channel->lock);
+    channel->rails[connection->rail].connections++;
+    connection->all_next = channel->all;
+    if (channel->all != NULL) {
+        channel->all->all_previous = connection;
+    }
+    channel->all = connection;
+    uint8_t *old = channel->answer;
+    channel->answer = answer;
+    channel->answer_length = answer_length;
+    if (channel->is_closing) { /* te_channel_close has gone through the list before it was in it */
+        connection->is_broken = true;
+        status = MS_CLOSED;
+    }
+    pthread_mutex_unlock(&channel->lock);
+    free(old);
+    *dialled = connection;
+    return status;
+}
+
+/* ---- checkout and checkin ------------------------------------------------------------------------------------------------ */
+
+/* An idle connection must be silent: its end, or a byte that nobody asked for, makes it useless. */
+static bool is_alive(const te_connection *connection) {
+    char byte;
+    ssize_t came;
+    do {
+        came = recv(connection->descriptor, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    } while (came < 0 && errno == EINTR);
+    return came < 0 && errno == EAGAIN;
+}
+
+static void forget(te_channel *channel, te_connection *connection) {
+    pthread_mutex_lock(&channel->lock);
+    unlist(channel, connection);
+    pthread_mutex_unlock(&channel->lock);
+    connection->next = NULL;
+    destroy_chain(connection);
+}
+
+static void go_out(te_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    channel->inside--;
+    if (channel->is_closing && channel->inside == 0) {
+        pthread_cond_broadcast(&channel->changed);
+    }
+    pthread_mutex_unlock(&channel->lock);
+}
+
+/* An idle connection, or leave to dial one (*connection NULL; counted); the caller is `inside` when OK. */
+static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline_ns,
+                            te_connection **connection) {
+    ms_status status = MS_OK;
+    *connection = NULL;
+    pthread_mutex_lock(&channel->lock);
+    for (;;) {
+        if (channel->is_closing) {
+            status = MS_CLOSED;
+            break;
+        }
+        if (channel->idle != NULL) { /* set_hello has taken those of an older HELLO */
+            *connection = channel->idle;
+            channel->idle = (*connection)->next;
+            break;
+        }
+        if (channel->count < channel->connections_max) {
+            channel->count++;
+            break;
+        }
+        if (!may_wait) {
+            status = MS_LIMIT;
+            break;
+        }
+        if (!te_cond_wait_until(&channel->changed, &channel->lock, deadline_ns)) {
+            status = MS_TIMEOUT;
+            te_error(channel->error, "all %u connections were in use until the deadline",
+                     (unsigned)channel->connections_max);
+            break;
+        }
+    }
+    channel->inside += status == MS_OK;
+    pthread_mutex_unlock(&channel->lock);
+    return status;
+}
+
+static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_ns,
+                          te_connection **connection) {
+    ms_status status = te_engine_check(channel->engine);
+    *connection = NULL;
+    if (status != MS_OK) {
+        return status;
+    }
+    if (deadline_ns == TE_NO_DEADLINE) {
+        return MS_BAD_REQUEST;
+    }
+    for (;;) {
+        status = take_place(channel, may_wait, deadline_ns, connection);
+        if (status != MS_OK) {
+            return status;
+        }
+        if (*connection == NULL) {
+            break;
+        }
+        if (is_alive(*connection)) {
+            return MS_OK;
+        }
+        forget(channel, *connection);
+        go_out(channel);
+    }
+    status = dial(channel, deadline_ns, connection);
+    if (status != MS_OK) {
+        if (*connection != NULL) {
+            forget(channel, *connection);
+            *connection = NULL;
+        } else {
+            pthread_mutex_lock(&channel->lock);
+            channel->count--;
+            pthread_cond_signal(&channel->changed);
+            pthread_mutex_unlock(&channel->lock);
+        }
+        go_out(channel);
+    }
+    return status;
+}
+
+/* A thread in a scope (scope.c) enters its connection there, so that a cancel can break its waiting off. */
+static ms_status checkout_in_scope(te_channel *channel, bool may_wait, int64_t deadline_ns,
+                                   te_connection **connection) {
+    ms_status status = checkout(channel, may_wait, deadline_ns, connection);
+    if (status == MS_OK) {
+        status = te_scope_add(*connection);
+        if (status != MS_OK) {
+            te_checkin(*connection, true);
+            *connection = NULL;
+        }
+    }
+    return status;
+}
+
+ms_status te_checkout(te_channel *channel, int64_t deadline_ns, te_connection **connection) {
+    return checkout_in_scope(channel, true, deadline_ns, connection);
+}
+
+ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection) {
+    return checkout_in_scope(channel, false, deadline_ns, connection);
+}
+
+void te_checkin(te_connection *connection, bool reusable) {
+    te_channel *channel = connection->channel;
+    if (te_engine_check(channel->engine) == MS_FORKED) {
+        return;
+    }
+    te_scope_remove(connection);
+    drop_passed(connection);
+    int64_t now = te_now_ns();
+    te_connection *useless = NULL;
+    pthread_mutex_lock(&channel->lock);
+    if (reusable && !connection->is_broken && !channel->is_closing &&
+        connection->hello_generation == channel->hello_generation) {
+        connection->used_ns = now;
+        connection->next = channel->idle;
+        channel->idle = connection;
+        useless = take_useless(channel, false, now);
+        pthread_cond_signal(&channel->changed);
+    } else {
+        unlist(channel, connection);
+        connection->next = NULL;
+        useless = connection;
+    }
+    channel->inside--;
+    if (channel->is_closing && channel->inside == 0) {
+        pthread_cond_broadcast(&channel->changed);
+    }
+    pthread_mutex_unlock(&channel->lock);
+    destroy_chain(useless);
+}
+
+/* ---- a new HELLO, the end --------------------------------------------------------------------------------------------------- */
+
+void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length) {
+    uint8_t *copy = NULL;
+    size_t length = 0;
+    ms_status status = copy_hello(channel->engine, hello, hello_length, &copy, &length);
+    pthread_mutex_lock(&channel->lock);
+    uint8_t *old = NULL;
+    if (status == MS_OK) {
+        old = channel->hello;
+        channel->hello = copy;
+        channel->hello_length = length;
+    }
+    channel->hello_generation++;
+    te_connection *useless = take_useless(channel, true, 0);
+    pthread_mutex_unlock(&channel->lock);
+    free(old);
+    destroy_chain(useless);
+}
+
+void te_channel_close(te_channel *channel) {
+    if (channel == NULL || te_engine_check(channel->engine) == MS_FORKED) {
+        return;
+    }
+    pthread_mutex_lock(&channel->lock);
+    channel->is_closing = true;
+    te_connection *useless = take_useless(channel, true, 0);
+    /* Callers that wait for an answer get the end of the stream.  shutdown does not block; the lock keeps the
+     * descriptor from being closed meanwhile. */
+    for (te_connection *connection = channel->all; connection != NULL;
+         connection = connection->all_next) {
+        shutdown(connection->descriptor, SHUT_RDWR);
+    }
+    pthread_cond_broadcast(&channel->changed);
+    while (channel->inside > 0) {
+        pthread_cond_wait(&channel->changed, &channel->lock);
+    }
+    pthread_mutex_unlock(&channel->lock);
+    destroy_chain(useless);
+    channel_free(channel);
+}

@@ -1,0 +1,457 @@
+/* Asking connections: sending a request and waiting for its answer, by the thread that checked the connection out.
+ *
+ * The waiting thread reads itself: a hand-over from an I/O thread would cost 8-12 us.  It first spins for a moment on a
+ * receive that does not wait (adaptive: only while that succeeds), then blocks.  The socket has a receive and a send
+ * timeout of TE_TICK_MS, so that a plain blocking call looks at the deadline often enough; the last stretch before the
+ * deadline is waited for with ppoll.
+ *
+ * Whatever breaks off an exchange half way breaks the connection: nothing late can arrive in a buffer.
+ */
+#include "te_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "te_fault.h"
+
+#define SCRATCH_BYTES 2048
+#define SPIN_SCORE_MAX 8
+#define SPIN_PROBE 64 /* while spinning does not pay, every so many-th call tries it again */
+
+ms_status te_connection_fail(te_connection *connection, ms_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(connection->error, sizeof connection->error, format, arguments);
+    va_end(arguments);
+    connection->is_broken = true;
+    if (connection->channel != NULL) {
+        te_channel_set_error(connection->channel, connection->error);
+    }
+    return status;
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+
+/* False when the deadline has passed. */
+static bool wait_for(int descriptor, short events, int64_t deadline_ns) {
+    int64_t left = deadline_ns - te_now_ns();
+    if (left <= 0) {
+        return false;
+    }
+    struct timespec timeout = {.tv_sec = (time_t)(left / TE_NS_PER_S),
+                               .tv_nsec = (long)(left % TE_NS_PER_S)};
+    struct pollfd waited = {.fd = descriptor, .events = events};
+    (void)ppoll(&waited, 1, &timeout,
+                NULL); /* a signal or an error: the next call on the socket will tell */
+    return true;
+}
+
+/* Whether a blocking call, which lasts up to TE_TICK_MS, may be made. */
+static bool is_far(int64_t deadline_ns) {
+    return deadline_ns - te_now_ns() > 2 * TE_TICK_MS * TE_NS_PER_MS;
+}
+
+static bool may_spin(te_connection *connection) {
+    if (connection->engine->config.spin_us == 0) {
+        return false;
+    }
+    return connection->spin_score >= 0 || ++connection->spin_skipped % SPIN_PROBE == 0;
+}
+
+static void spin_ended(te_connection *connection, bool has_paid) {
+    int32_t score = connection->spin_score + (has_paid ? 1 : -2);
+    score = score > SPIN_SCORE_MAX ? SPIN_SCORE_MAX : score;
+    connection->spin_score = score < -SPIN_SCORE_MAX ? -SPIN_SCORE_MAX : score;
+}
+
+static ssize_t receive_once(te_connection *connection, struct iovec *parts, size_t count,
+                            int flags) {
+    if (!connection->is_unix) {
+        return te_socket_receive(connection->descriptor, parts, count, NULL, 0, NULL, flags);
+    }
+    return te_socket_receive(connection->descriptor, parts, count, connection->passed,
+                             sizeof connection->passed / sizeof *connection->passed,
+                             &connection->passed_count, flags);
+}
+
+static ssize_t receive_spinning(te_connection *connection, struct iovec *parts, size_t count) {
+    int64_t until = te_now_ns() + (int64_t)connection->engine->config.spin_us * 1000;
+    ssize_t received;
+    do {
+        received = receive_once(connection, parts, count, MSG_DONTWAIT);
+    } while (received < 0 && errno == EAGAIN && te_now_ns() < until);
+    bool is_waiting = received < 0 && errno == EAGAIN;
+    spin_ended(connection, !is_waiting);
+    errno = is_waiting ? EAGAIN : errno;
+    return received;
+}
+
+ms_status te_connection_receive(te_connection *connection, struct iovec *parts, size_t count,
+                                bool all, bool spin, size_t *received, int64_t deadline_ns) {
+    size_t left = te_iov_bytes(parts, count);
+    *received = 0;
+    if (left == 0) {
+        return MS_OK;
+    }
+    bool is_spinning = spin && may_spin(connection);
+    while (left > 0) {
+        ssize_t came;
+        if (is_spinning) {
+            came = receive_spinning(connection, parts, count);
+            is_spinning = false;
+        } else if (is_far(deadline_ns)) {
+            came = receive_once(connection, parts, count, all ? MSG_WAITALL : 0);
+        } else if (wait_for(connection->descriptor, POLLIN, deadline_ns)) {
+            came = receive_once(connection, parts, count, MSG_DONTWAIT);
+        } else {
+            return te_connection_fail(connection, MS_TIMEOUT, "no answer in time");
+        }
+        if (came == 0) {
+            return te_connection_fail(connection, MS_UNAVAILABLE, "the peer closed the connection");
+        }
+        if (came < 0) {
+            if (errno == EAGAIN) {
+                continue;
+            }
+            return te_connection_fail(connection, MS_UNAVAILABLE, "receiving failed: %s",
+                                      strerror(errno));
+        }
+        *received += (size_t)came;
+        left -= (size_t)came;
+        te_iov_advance(&parts, &count, (size_t)came);
+        if (!all) {
+            break;
+        }
+    }
+    return MS_OK;
+}
+
+ms_status te_connection_send(te_connection *connection, struct iovec *parts, size_t count,
+                             int descriptor, int64_t deadline_ns) {
+    size_t left = te_iov_bytes(parts, count);
+    while (left > 0) {
+        /* The first try does not wait: mostly the socket takes everything, and no clock is read. */
+        ssize_t sent = te_socket_send(connection->descriptor, parts, count, &descriptor,
+                                      descriptor >= 0, MSG_DONTWAIT);
+        if (sent < 0 && errno == EAGAIN) {
+            if (!is_far(deadline_ns)) {
+                if (!wait_for(connection->descriptor, POLLOUT, deadline_ns)) {
+                    return te_connection_fail(connection, MS_TIMEOUT,
+                                              "the peer did not take the request in time");
+                }
+                continue;
+            }
+            sent = te_socket_send(connection->descriptor, parts, count, &descriptor,
+                                  descriptor >= 0, 0);
+            if (sent < 0 && errno == EAGAIN) {
+                continue;
+            }
+        }
+        if (sent < 0) {
+            return te_connection_fail(connection, MS_UNAVAILABLE, "sending failed: %s",
+                                      strerror(errno));
+        }
+        descriptor = sent > 0 ? -1 : descriptor;
+        left -= (size_t)sent;
+        te_iov_advance(&parts, &count, (size_t)sent);
+    }
+    return MS_OK;
+}
+
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
+
+uint64_t te_next_request(te_connection *connection) { return ++connection->request; }
+
+static ms_status send_frame(te_connection *connection, uint8_t kind, uint16_t method,
+                            uint32_t flags, uint64_t request, uint32_t deadline_ms,
+                            const struct iovec *body, size_t body_count,
+                            const struct iovec *payload, size_t payload_count, int descriptor,
+                            int64_t deadline_ns) {
+    struct iovec parts[TE_FRAME_IOVECS + 8];
+    size_t body_length = te_iov_bytes(body, body_count);
+    if (body_count + payload_count + 1 > sizeof parts / sizeof *parts ||
+        body_length > MS_BODY_BYTES_MAX) {
+        snprintf(connection->error, sizeof connection->error,
+                 "a request of %zu bytes in %zu blocks is too large", body_length,
+                 body_count + payload_count);
+        return MS_TOO_LARGE;
+    }
+    ms_header header = {
+        .magic = MS_MAGIC,
+        .version = MS_WIRE_VERSION,
+        .kind = kind,
+        .method = method,
+        .status = deadline_ms,
+        .epoch = connection->epoch,
+        .request = request,
+        .body_length = (uint32_t)body_length,
+        .payload_length = te_iov_bytes(payload, payload_count),
+        .flags = flags,
+    };
+    parts[0] = (struct iovec){.iov_base = &header, .iov_len = sizeof header};
+    if (body_count > 0) {
+        memcpy(&parts[1], body, body_count * sizeof *body);
+    }
+    if (payload_count > 0) {
+        memcpy(&parts[1 + body_count], payload, payload_count * sizeof *payload);
+    }
+    return te_connection_send(connection, parts, 1 + body_count + payload_count, descriptor,
+                              deadline_ns);
+}
+
+ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags,
+                  uint64_t request, uint32_t deadline_ms, const struct iovec *body,
+                  size_t body_count, const struct iovec *payload, size_t payload_count,
+                  int64_t deadline_ns) {
+    return send_frame(connection, kind, method, flags, request, deadline_ms, body, body_count,
+                      payload, payload_count, -1, deadline_ns);
+}
+
+ms_status te_send_passing(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags,
+                          uint64_t request, uint32_t deadline_ms, const struct iovec *body,
+                          size_t body_count, int descriptor, int64_t deadline_ns) {
+    return send_frame(connection, kind, method, flags, request, deadline_ms, body, body_count, NULL,
+                      0, descriptor, deadline_ns);
+}
+
+ms_status te_connection_check(te_connection *connection, const ms_header *header) {
+    if (header->magic != MS_MAGIC) {
+        return te_connection_fail(connection, MS_BAD_FRAME, "the peer does not speak our protocol");
+    }
+    if (header->version < MS_WIRE_VERSION_OLDEST || header->version > MS_WIRE_VERSION) {
+        return te_connection_fail(connection, MS_VERSION_MISMATCH,
+                                  "the peer answered in wire version %u; we speak %u to %u",
+                                  (unsigned)header->version, MS_WIRE_VERSION_OLDEST,
+                                  MS_WIRE_VERSION);
+    }
+    if (header->kind != MS_ANSWER || header->body_length > MS_BODY_BYTES_MAX ||
+        header->reserved != 0 || header->trailer_length > MS_BODY_BYTES_MAX ||
+        header->status >= MS_STATUS_COUNT) {
+        return te_connection_fail(connection, MS_BAD_FRAME, "what the peer sent is not an answer");
+    }
+    return MS_OK;
+}
+
+/* Header and whatever follows it into `parts` (the header is the first block); until the header is complete. */
+ms_status te_connection_first(te_connection *connection, const struct iovec *parts, size_t count,
+                              bool spin, size_t *received, int64_t deadline_ns) {
+    size_t total = 0;
+    while (total < sizeof(ms_header)) {
+        struct iovec left[TE_FRAME_IOVECS + 8], *next = left;
+        size_t left_count = count, came = 0;
+        memcpy(left, parts, count * sizeof *parts);
+        te_iov_advance(&next, &left_count, total);
+        ms_status status =
+            te_connection_receive(connection, next, left_count, false, spin, &came, deadline_ns);
+        if (status != MS_OK) {
+            return status;
+        }
+        total += came;
+        spin = false;
+    }
+    *received = total;
+    return MS_OK;
+}
+
+/* An error's sentence (or what else does not fit) of `length` bytes, of which `there` have come: read, kept as the error,
+ * and as much as fits given to the caller. */
+static ms_status receive_sentence(te_connection *connection, te_reply *reply, const uint8_t *first,
+                                  size_t there, int64_t deadline_ns) {
+    size_t length = reply->header.body_length, came = 0;
+    char *text = malloc(length + 1);
+    if (text == NULL) {
+        return te_connection_fail(connection, MS_NO_MEMORY, "no memory for an answer of %zu bytes",
+                                  length);
+    }
+    memcpy(text, first, there);
+    struct iovec rest = {.iov_base = text + there, .iov_len = length - there};
+    ms_status status = te_connection_receive(connection, &rest, 1, true, false, &came, deadline_ns);
+    if (status == MS_OK) {
+        text[length] = '\0';
+        snprintf(connection->error, sizeof connection->error, "%s", text);
+        if (connection->channel != NULL) {
+            te_channel_set_error(connection->channel, connection->error);
+        }
+        size_t kept = length < reply->body_size ? length : reply->body_size;
+        if (kept > 0) {
+            memcpy(reply->body, text, kept);
+        }
+        reply->header.body_length = (uint32_t)kept;
+    }
+    free(text);
+    return status;
+}
+
+/* `whole`: body, payload and trailer one after the other into grown memory. */
+static ms_status receive_answer(te_connection *connection, te_reply *reply, bool whole,
+                                int64_t deadline_ns) {
+    uint8_t scratch[SCRATCH_BYTES];
+    struct iovec parts[2] = {{.iov_base = &reply->header, .iov_len = sizeof reply->header},
+                             {.iov_base = scratch, .iov_len = sizeof scratch}};
+    /* What follows the header is received where it most probably belongs. */
+    if (!reply->grow && reply->payload_size == 0 && reply->body_size > 0) {
+        parts[1] = (struct iovec){.iov_base = reply->body, .iov_len = reply->body_size};
+    } else if (!reply->grow && reply->payload_size > 0 && reply->body_size == 0) {
+        parts[1] = (struct iovec){.iov_base = reply->payload, .iov_len = reply->payload_size};
+    }
+    size_t received = 0;
+    ms_status status = te_connection_first(connection, parts, 2, true, &received, deadline_ns);
+    if (status == MS_OK) {
+        status = te_connection_check(connection, &reply->header);
+    }
+    if (status != MS_OK) {
+        return status;
+    }
+    uint8_t *first = parts[1].iov_base;
+    size_t there = received - sizeof reply->header;
+    const ms_header *header = &reply->header;
+    uint64_t total =
+        (uint64_t)header->body_length + header->payload_length + header->trailer_length;
+    if (there > total) {
+        return te_connection_fail(connection, MS_BAD_FRAME, "the peer sent more than its answer");
+    }
+    if (whole && total <= MS_BODY_BYTES_MAX) {
+        reply->body_size = (size_t)total;
+    } else if (header->trailer_length > 0 || header->payload_length > reply->payload_size) {
+        return te_connection_fail(connection, MS_LIMIT,
+                                  "an answer with %llu bytes of payload, %zu were expected",
+                                  (unsigned long long)header->payload_length, reply->payload_size);
+    } else if (reply->grow) {
+        reply->body_size = header->body_length;
+    } else if (header->body_length > reply->body_size) {
+        if (header->status == MS_OK || header->payload_length > 0) {
+            return te_connection_fail(connection, MS_LIMIT,
+                                      "an answer of %u bytes, there is room for %zu",
+                                      (unsigned)header->body_length, reply->body_size);
+        }
+        return receive_sentence(connection, reply, first, there, deadline_ns);
+    }
+    if (reply->grow) {
+        reply->body = malloc(reply->body_size + 1);
+        if (reply->body == NULL) {
+            return te_connection_fail(connection, MS_NO_MEMORY,
+                                      "no memory for an answer of %zu bytes", reply->body_size);
+        }
+    }
+    size_t body_length = whole ? (size_t)total : header->body_length;
+    size_t body_there = there < body_length ? there : body_length;
+    if (body_there > 0 && first != reply->body) {
+        memcpy(reply->body, first, body_there);
+    }
+    if (there > body_there && first + body_there != reply->payload) {
+        memmove(reply->payload, first + body_there, there - body_there);
+    }
+    struct iovec rest[2] = {{.iov_base = body_length > body_there ? reply->body + body_there : NULL,
+                             .iov_len = body_length - body_there}};
+    size_t rest_count = 1;
+    size_t payload_there = there - body_there;
+    if (!whole && header->payload_length > payload_there) {
+        rest[rest_count++] =
+            (struct iovec){.iov_base = (uint8_t *)reply->payload + payload_there,
+                           .iov_len = (size_t)header->payload_length - payload_there};
+    }
+    return te_connection_receive(connection, rest, rest_count, true, false, &received, deadline_ns);
+}
+
+ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadline_ns) {
+    if (reply->grow) {
+        reply->body = NULL;
+        reply->body_size = 0;
+    }
+    ms_status status = receive_answer(connection, reply, false, deadline_ns);
+    if (status != MS_OK && reply->grow) {
+        free(reply->body);
+        reply->body = NULL;
+    }
+    return status;
+}
+
+ms_status te_receive_whole(te_connection *connection, te_reply *reply, int64_t deadline_ns) {
+    *reply = (te_reply){.grow = true};
+    ms_status status = receive_answer(connection, reply, true, deadline_ns);
+    if (status != MS_OK) {
+        free(reply->body);
+        reply->body = NULL;
+    }
+    return status;
+}
+
+/* ---- waiting for one of two ------------------------------------------------------------------------------------------ */
+
+/* Something (also the end) is there to be received. */
+static bool is_readable(const te_connection *connection) {
+    char byte;
+    ssize_t came = recv(connection->descriptor, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return came >= 0 || (errno != EAGAIN && errno != EINTR);
+}
+
+ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns) {
+    int64_t until = te_now_ns() + (may_spin(a) ? (int64_t)a->engine->config.spin_us * 1000 : 0);
+    do {
+        if (is_readable(a) || is_readable(b)) {
+            *which = is_readable(a) ? 0 : 1;
+            return MS_OK;
+        }
+    } while (te_now_ns() < until);
+    for (;;) {
+        int64_t left = deadline_ns - te_now_ns();
+        if (left <= 0) {
+            return MS_TIMEOUT;
+        }
+        struct timespec timeout = {.tv_sec = (time_t)(left / TE_NS_PER_S),
+                                   .tv_nsec = (long)(left % TE_NS_PER_S)};
+        struct pollfd waited[2] = {{.fd = a->descriptor, .events = POLLIN},
+                                   {.fd = b->descriptor, .events = POLLIN}};
+        if (ppoll(waited, 2, &timeout, NULL) > 0) {
+            *which = waited[0].revents != 0 ? 0 : 1;
+            return MS_OK;
+        }
+    }
+}
+
+/* ---- HELLO ------------------------------------------------------------------------------------------------------------ */
+
+ms_status te_connection_hello(te_connection *connection, const void *hello, size_t hello_length,
+                              uint8_t **answer, size_t *answer_length, int64_t deadline_ns) {
+    *answer = NULL;
+    *answer_length = 0;
+    connection->epoch = 0;
+    struct iovec body = {.iov_base = (void *)(uintptr_t)hello, .iov_len = hello_length};
+    te_reply reply = {.grow = true};
+    ms_status status = te_send(connection, MS_REQUEST, MS_HELLO, 0, te_next_request(connection),
+                               te_deadline_ms(deadline_ns), &body, 1, NULL, 0, deadline_ns);
+    if (status == MS_OK ||
+        status == MS_UNAVAILABLE) { /* who refuses us may have said why before it closed */
+        ms_status received = te_receive(connection, &reply, deadline_ns);
+        status = status == MS_OK || received == MS_OK ? received : status;
+    }
+    if (status != MS_OK) {
+        return status;
+    }
+    if (reply.header.status != MS_OK) {
+        status = te_connection_fail(connection, (ms_status)reply.header.status, "%.*s",
+                                    (int)reply.header.body_length, (const char *)reply.body);
+        free(reply.body);
+        return status;
+    }
+    /* The epoch in our frames: that of our session, else the one that the peer told us. */
+    ms_hello ours;
+    ms_hello_answer theirs;
+    if (hello_length >= sizeof ours) {
+        memcpy(&ours, hello, sizeof ours);
+        connection->epoch = ours.epoch;
+    }
+    if (connection->epoch == 0 && reply.header.body_length >= sizeof theirs) {
+        memcpy(&theirs, reply.body, sizeof theirs);
+        connection->epoch = theirs.epoch;
+    }
+    *answer = reply.body;
+    *answer_length = reply.header.body_length;
+    return MS_OK;
+}
