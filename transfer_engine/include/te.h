@@ -246,9 +246,12 @@ typedef struct te_mapping {
  * UNAVAILABLE when the peer is not on this host. The mapping lives until the channel is closed. */
 ms_status te_attach(te_channel *channel, uint32_t segment, int64_t deadline_ns,
                     te_mapping *mapping);
-/* Memory that peers on this host may copy from: a sealed memfd. */
+/* begin cdef */
+/* Memory that peers on this host may copy from: a sealed memfd, touched.  Freeing it gives the memory
+ * back at once; unregister it first, and nothing may be on its way. */
 ms_status te_shared_alloc(te_engine *engine, size_t length, void **address);
 void te_shared_free(te_engine *engine, void *address);
+/* end cdef */
 /* The id + 1 and offset by which the peer behind `channel` knows this address range: SHAREs it on first use.
  * NOT_REGISTERED: not from te_shared_alloc. */
 ms_status te_share(te_channel *channel, const void *address, size_t length, uint32_t *source,

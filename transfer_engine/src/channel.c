@@ -329,9 +329,14 @@ static ms_status dial_rail(te_channel *channel, te_connection *connection, uint3
     if (status != MS_OK) {
         return status;
     }
-    status =
-        te_connection_hello(connection, hello, hello_length, answer, answer_length, hello_deadline);
+    /* A frozen peer's kernel accepts connections: a cancel must break off the wait for HELLO too. */
+    status = te_scope_add(connection);
+    if (status == MS_OK) {
+        status = te_connection_hello(connection, hello, hello_length, answer, answer_length,
+                                     hello_deadline);
+    }
     if (status != MS_OK) {
+        te_scope_remove(connection);
         char why[TE_ERROR_BYTES];
         memcpy(why, connection->error, sizeof why);
         te_error(connection->error, "%.100s: %.140s", used->address.text, why);
@@ -459,7 +464,16 @@ static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline
             status = MS_LIMIT;
             break;
         }
-        if (!te_cond_wait_until(&channel->changed, &channel->lock, deadline_ns)) {
+        te_scope *scope = te_scope_current();
+        int64_t now = te_now_ns(), look_ns = now + TE_TICK_MS * TE_NS_PER_MS;
+        look_ns = scope != NULL && look_ns < deadline_ns ? look_ns : deadline_ns;
+        bool is_signalled = te_cond_wait_until(&channel->changed, &channel->lock, look_ns);
+        if (scope != NULL && te_scope_is_cancelled(scope)) {
+            status = MS_CANCELLED;
+            pthread_cond_signal(&channel->changed); /* it may have been for another waiter */
+            break;
+        }
+        if (!is_signalled && look_ns == deadline_ns) {
             status = MS_TIMEOUT;
             te_error(channel->error, "all %u connections were in use until the deadline",
                      (unsigned)channel->connections_max);
@@ -498,6 +512,7 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
     status = dial(channel, deadline_ns, connection);
     if (status != MS_OK) {
         if (*connection != NULL) {
+            te_scope_remove(*connection);
             forget(channel, *connection);
             *connection = NULL;
         } else {
@@ -516,7 +531,9 @@ static ms_status checkout_in_scope(te_channel *channel, bool may_wait, int64_t d
                                    te_connection **connection) {
     ms_status status = checkout(channel, may_wait, deadline_ns, connection);
     if (status == MS_OK) {
-        status = te_scope_add(*connection);
+        if ((*connection)->scope == NULL) { /* dialling has entered it */
+            status = te_scope_add(*connection);
+        }
         if (status != MS_OK) {
             te_checkin(*connection, true);
             *connection = NULL;

@@ -53,7 +53,8 @@ typedef struct te_loan {
 struct te_lender {
     te_lender *next;
     uint32_t uid, pid;
-    te_peer peer;   /* tells processes apart whose pid we cannot see */
+    te_peer peer; /* tells processes apart whose pid we cannot see */
+    uint32_t connections;
     uint32_t users; /* connections, and population of its loans */
     uint32_t loan_count;
     uint64_t bytes;
@@ -137,8 +138,10 @@ te_lender *te_lender_connect(te_loans *loans, uint32_t uid, uint32_t pid, te_pee
             loans->lenders = lender;
         }
     }
-    if (lender != NULL)
+    if (lender != NULL) {
+        lender->connections++;
         lender->users++;
+    }
     pthread_mutex_unlock(&loans->lock);
     return lender;
 }
@@ -146,11 +149,23 @@ te_lender *te_lender_connect(te_loans *loans, uint32_t uid, uint32_t pid, te_pee
 /* The last user takes what is left away; nobody else can know the lender any more. */
 static void lender_let_go(te_engine *engine, te_lender *lender) {
     te_loans *loans = engine->shm->loans;
+    pthread_mutex_lock(&loans->lock);
+    bool last = --lender->users == 0;
+    pthread_mutex_unlock(&loans->lock);
+    if (last)
+        free(lender);
+}
+
+/* With its last connection a lender leaves the list, so that a process that comes later with the same pid is
+ * another one, and its loans are withdrawn. */
+void te_lender_disconnect(te_engine *engine, te_lender *lender) {
+    if (lender == NULL)
+        return;
+    te_loans *loans = engine->shm->loans;
     te_loan *gone[LOANS_PER_LENDER_MAX];
     uint32_t gone_count = 0;
     pthread_mutex_lock(&loans->lock);
-    bool last = --lender->users == 0;
-    if (last) {
+    if (--lender->connections == 0) {
         te_lender **link = &loans->lenders;
         while (*link != lender)
             link = &(*link)->next;
@@ -162,16 +177,9 @@ static void lender_let_go(te_engine *engine, te_lender *lender) {
         }
     }
     pthread_mutex_unlock(&loans->lock);
-    if (!last)
-        return;
     for (uint32_t i = 0; i < gone_count; i++)
         unmap_later(engine, gone[i]);
-    free(lender);
-}
-
-void te_lender_disconnect(te_engine *engine, te_lender *lender) {
-    if (lender != NULL)
-        lender_let_go(engine, lender);
+    lender_let_go(engine, lender);
 }
 
 static te_loan *find(const te_lender *lender, uint32_t id) {
