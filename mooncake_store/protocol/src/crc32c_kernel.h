@@ -32,7 +32,14 @@ ms_crc32c_kernel ms_crc32c_kernel_here(void);
  * enough that a 4 KiB object has one round. */
 #define CRC_STREAM 1024u
 
-/* crc_shift[i][b]: what byte i of a register with value b becomes after CRC_STREAM zero bytes. */
+/* Two rounds ahead.  The streams are too short for the processor to see them coming: on cold memory this
+ * is 11 GB/s instead of 7 (nearer and farther are slower), and a copy with it 9.5 instead of 6. */
+static inline void crc_prefetch(const uint8_t *address) {
+    /* Past the end it has no effect; made as an integer, because such a pointer would be undefined. */
+    __builtin_prefetch((const void *)((uintptr_t)address + 6 * CRC_STREAM), 0, 0);
+}
+
+/* ms_crc32c_shift[i][b]: what byte i of a register with value b becomes after CRC_STREAM zero bytes. */
 extern uint32_t ms_crc32c_shift[4][256];
 
 static inline uint32_t crc_shift_stream(uint32_t crc) {
@@ -59,6 +66,11 @@ crc_run(uint32_t crc, const uint8_t *source, size_t length, uint8_t *target, con
     while (length >= 3 * CRC_STREAM) {
         uint32_t second = 0, third = 0;
         for (size_t i = 0; i < CRC_STREAM; i += 8) {
+            if (i % 64 == 0) {
+                crc_prefetch(source + i);
+                crc_prefetch(source + CRC_STREAM + i);
+                crc_prefetch(source + 2 * CRC_STREAM + i);
+            }
             uint64_t a, b, c;
             memcpy(&a, source + i, 8);
             memcpy(&b, source + CRC_STREAM + i, 8);
