@@ -266,6 +266,9 @@ static inline bool kit_write_done(void *context, const te_request *request,
     return served->swallow_done && (request->header->flags & MS_FLAG_RELAY) != 0;
 }
 
+/* What kit_open serves next instead of the kit's own service; the context is the kit. */
+static const te_service *kit_service;
+
 /* Serves 127.0.0.1 (or `host`) and, with a path, a Unix socket; segments 1 (plain) and 2 (ops) share memory. */
 static inline void kit_open(kit *served, const char *host, bool with_unix, size_t length,
                             const te_engine_config *wanted) {
@@ -288,6 +291,11 @@ static inline void kit_open(kit *served, const char *host, bool with_unix, size_
         .on_tick = kit_tick,
         .tick_ms = 10,
     };
+    if (kit_service != NULL) {
+        service = *kit_service;
+        service.context = served;
+        kit_service = NULL;
+    }
     te_serve(served->engine, &service);
     char error[TE_ERROR_BYTES] = "";
     CHECK_STATUS(te_listen_tcp(served->engine, host, 0, &served->port, error), MS_OK);
@@ -321,13 +329,25 @@ static inline void kit_open(kit *served, const char *host, bool with_unix, size_
 }
 
 static inline void kit_close_all(kit *served) {
-    te_engine_close(served->engine);
-    if (served->has_later) {
-        pthread_join(served->later, NULL);
+    pthread_mutex_lock(&served->lock);
+    bool has_later = served->has_later;
+    pthread_t later = served->later;
+    pthread_mutex_unlock(&served->lock);
+    if (has_later) {
+        pthread_join(later, NULL);
     }
+    te_engine_close(served->engine);
     CHECK(served->reads_open == 0 && served->writes_open == 0);
     free(served->memory);
     pthread_mutex_destroy(&served->lock);
+}
+
+/* A counter that the ops keep. */
+static inline int kit_count(kit *served, const int *counter) {
+    pthread_mutex_lock(&served->lock);
+    int value = *counter;
+    pthread_mutex_unlock(&served->lock);
+    return value;
 }
 
 /* An asking engine (no I/O threads) and a channel. */

@@ -180,7 +180,7 @@ static void write_and_check(uint64_t page, uint64_t offset, uint64_t length, siz
         fill_pattern(buffer + i * length, length, place, salt);
         memset(seals + i * 16, (int)i, 16);
     }
-    int sealed_before = served.sealed;
+    int sealed_before = kit_count(&served, &served.sealed);
     CHECK_STATUS(te_write(channel, items, sources, count, seals, sealed ? count * 16 : 0, 0,
                           statuses, in_ms(20000)),
                  MS_OK);
@@ -189,7 +189,7 @@ static void write_and_check(uint64_t page, uint64_t offset, uint64_t length, siz
         CHECK_STATUS(statuses[i], MS_OK);
         CHECK(has_pattern(served.memory + place, length, place, salt));
     }
-    CHECK(served.sealed == sealed_before + (sealed ? (int)count : 0));
+    CHECK(kit_count(&served, &served.sealed) == sealed_before + (sealed ? (int)count : 0));
     CHECK(!sealed ||
           (served.last_seal_length == 16 && served.last_seal[3] == (uint8_t)(count - 1)));
     free(items);
