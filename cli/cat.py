@@ -1,0 +1,42 @@
+"""`mooncake-store cat`."""
+
+from __future__ import annotations
+
+import base64
+import sys
+
+import click
+
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import Access, client_options
+from mooncake_store.cli.output import Output
+from mooncake_store.errors import ObjectNotFoundError
+
+
+@click.command("cat")
+@click.argument("keys", nargs=-1, required=True)
+@client_options
+def command(output: Output, access: Access, keys: tuple[str, ...]) -> int:
+    r"""Write objects to standard output, one after the other.
+
+    \b
+    mooncake-store cat greeting
+    mooncake-store cat part/1 part/2 > whole
+    """
+    found = 0
+    with access.client() as store:
+        for key in keys:
+            value = store.get(key)
+            if value is None:
+                output.error(ObjectNotFoundError("there is no such object", key=key))
+                continue
+            found += 1
+            if output.is_json:
+                encoded = base64.b64encode(value).decode()
+                output.document({"key": key, "size_bytes": len(value), "base64": encoded})
+            else:
+                sys.stdout.buffer.write(value)
+    sys.stdout.buffer.flush()
+    if found == len(keys):
+        return ExitCode.OK
+    return ExitCode.PARTIAL if found else ExitCode.NOT_FOUND

@@ -1,0 +1,65 @@
+"""What the command's exit status means."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from mooncake_store.errors import (
+    AccessRefusedError,
+    CapacityError,
+    ClusterError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectPinnedError,
+    RequestError,
+    StoreError,
+    TransferTimeoutError,
+)
+
+__all__ = ["ExitCode", "exit_code_of"]
+
+
+class ExitCode(IntEnum):
+    """Stable: scripts rely on these."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    NOT_FOUND = 4
+    REFUSED = 5
+    PARTIAL = 6
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.OK: "done",
+    ExitCode.FAILED: "the operation failed",
+    ExitCode.USAGE: "wrong arguments or configuration",
+    ExitCode.UNREACHABLE: "nobody answers there, or not within the deadline",
+    ExitCode.NOT_FOUND: "no such object",
+    ExitCode.REFUSED: "refused: no room, no right, pinned, or in use",
+    ExitCode.PARTIAL: "done for some, failed for others",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+# The first that fits counts: subclasses stand before their parents.
+_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (ObjectNotFoundError, ExitCode.NOT_FOUND),
+    (AccessRefusedError, ExitCode.REFUSED),
+    (ObjectPinnedError, ExitCode.REFUSED),
+    (ObjectExistsError, ExitCode.REFUSED),
+    (CapacityError, ExitCode.REFUSED),
+    (RequestError, ExitCode.USAGE),
+    (TransferTimeoutError, ExitCode.UNREACHABLE),
+    (ClusterError, ExitCode.UNREACHABLE),
+    (StoreError, ExitCode.FAILED),
+)
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit status for a command that ended with `error`."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.FAILED

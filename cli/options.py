@@ -1,0 +1,138 @@
+"""Flags that many commands share, and how a command function gets what they mean."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mooncake_store.cli.contexts import Target, read_document, resolve
+from mooncake_store.cli.output import Output
+from mooncake_store.config import load, parse_duration, parse_size
+from mooncake_store.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mooncake_store.client import Client
+
+__all__ = ["DURATION", "SIZE", "Access", "client_options", "output_options", "settings_options"]
+
+
+class _Parsed(click.ParamType):
+    def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ConfigError as error:
+            self.fail(error.message, param, ctx)
+
+
+SIZE = _Parsed("SIZE", parse_size)
+DURATION = _Parsed("TIME", parse_duration)
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json and its relatives; the function's first argument is the `Output`."""
+
+    @click.option("--json", "is_json", is_flag=True, help="one JSON document on stdout")
+    @click.option("--quiet", "-q", "is_quiet", is_flag=True, help="no hints, no progress")
+    @click.option("--no-color", is_flag=True, help="no colours (also: NO_COLOR, TERM=dumb)")
+    @click.option("--verbose", "-v", count=True, help="more; twice: tracebacks")
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any, is_json: bool, is_quiet: bool, no_color: bool, verbose: int, **kwargs: Any
+    ) -> Any:
+        output = Output(is_json=is_json, is_quiet=is_quiet, no_color=no_color, verbosity=verbose)
+        click.get_current_context().obj = output
+        return function(output, *args, **kwargs)
+
+    return wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a command reaches the store.
+
+    Attributes:
+        target: The master and where its address came from.
+        timeout_s: The flag's, or the configured.
+    """
+
+    target: Target
+    timeout_s: float | None
+    settings: Any
+
+    def client(self, **settings: Any) -> Client:
+        """Open a strict client: a command's user wants the error, not a miss."""
+        from dataclasses import replace
+
+        from mooncake_store.client import Client
+
+        config = replace(self.settings, strict=True, name="mooncake-store command")
+        if self.timeout_s is not None:
+            config = replace(config, timeout_s=self.timeout_s, connect_timeout_s=self.timeout_s)
+        return Client(self.target.master, config=config, **settings)
+
+
+def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --master and its relatives; arguments: the `Output`, the `Access`."""
+
+    @click.option("--master", "-m", metavar="HOST:PORT", help="the master to talk to")
+    @click.option("--context", "-c", metavar="NAME", help="a named master of the user's file")
+    @click.option(
+        "--timeout", type=DURATION, metavar="TIME", help="deadline of each call: 500ms, 2s"
+    )
+    @click.option("--config", metavar="FILE", help="configuration file")
+    @output_options
+    @functools.wraps(function)
+    def wrapped(
+        output: Output, *args: Any, master: str | None, context: str | None,
+        timeout: float | None, config: str | None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        from mooncake_store.client.config import ClientConfig
+
+        document, path = read_document(config)
+        settings = load(ClientConfig, "client", document=document, path=path).values
+        target = resolve(master, context, document)
+        if timeout is not None and timeout <= 0:
+            raise ConfigError("--timeout is above 0")
+        return function(output, Access(target, timeout, settings), *args, **kwargs)
+
+    return wrapped
+
+
+def settings_options(
+    config_class: type[Any], component: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add a flag for each setting of a component; `load` gives the function its `loaded`."""
+    from mooncake_store.config import settings_of
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        found = settings_of(config_class, component)
+
+        @click.option("--config", metavar="FILE", help="configuration file")
+        @functools.wraps(function)
+        def wrapped(*args: Any, config: str | None, **kwargs: Any) -> Any:
+            flags = {item.field: kwargs.pop(item.field) for item in found}
+            document, path = read_document(config)
+            loaded = load(config_class, component, flags=flags, document=document, path=path)
+            return function(*args, loaded=loaded, **kwargs)
+
+        for item in reversed(found):
+            if isinstance(item.default, bool):
+                flag = f"{item.flag}/--no-{item.flag.removeprefix('--')}"
+                wrapped = click.option(flag, item.field, default=None, help=item.help)(wrapped)
+            else:
+                wrapped = click.option(
+                    item.flag, item.field, default=None, metavar="VALUE", help=item.help
+                )(wrapped)
+        return wrapped
+
+    return decorate

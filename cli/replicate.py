@@ -1,0 +1,46 @@
+"""`mooncake-store replicate`."""
+
+from __future__ import annotations
+
+import click
+
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import Access, client_options
+from mooncake_store.cli.output import Output
+from mooncake_store.client.client import Client
+from mooncake_store.errors import ConfigError
+
+
+def _server(store: Client, name: str | None) -> int | None:
+    if name is None:
+        return None
+    members = store.members()
+    for member in members:
+        if name in (member.name, member.node_id, str(member.server)):
+            return member.server
+    known = ", ".join(member.name for member in members) or "none"
+    raise ConfigError(f"there is no server {name!r} (known: {known})")
+
+
+@click.command("replicate")
+@click.argument("key")
+@click.argument("count", type=click.IntRange(0, 16))
+@click.option("--to", "target", metavar="SERVER", help="the server that gets a new replica")
+@click.option("--from", "source", metavar="SERVER", help="the server whose replica goes first")
+@client_options
+def command(
+    output: Output, access: Access, key: str, count: int, target: str | None, source: str | None
+) -> int:
+    r"""Make the object KEY have COUNT replicas; 0 moves one.
+
+    \b
+    mooncake-store replicate greeting 2
+    mooncake-store replicate greeting 0 --from node-a --to node-b
+    """
+    with access.client() as store:
+        made = store.change_replica(
+            key, count, target=_server(store, target), source=_server(store, source)
+        )
+    output.result({"key": key, "replicas": made}, "")
+    output.note(f"{key!r} has {made} replicas")
+    return ExitCode.OK if made >= count else ExitCode.PARTIAL

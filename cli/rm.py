@@ -1,0 +1,55 @@
+"""`mooncake-store rm`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import Access, client_options
+from mooncake_store.cli.output import Output
+from mooncake_store.errors import ObjectNotFoundError, StoreError
+
+
+@click.command("rm")
+@click.argument("keys", nargs=-1)
+@click.option("--prefix", metavar="PREFIX", help="every object whose key begins so; '' is all")
+@click.option("--regex", metavar="EXPRESSION", help="every object whose key matches")
+@click.option("--force", is_flag=True, help="hard-pinned ones too")
+@click.option("--yes", "-y", is_flag=True, help="do not ask before removing many")
+@client_options
+def command(
+    output: Output, access: Access, keys: tuple[str, ...], prefix: str | None,
+    regex: str | None, force: bool, yes: bool,
+) -> int:  # fmt: skip
+    r"""Remove objects by key, prefix or regular expression.
+
+    \b
+    mooncake-store rm greeting
+    mooncake-store rm --prefix model-a/ --yes
+    """
+    if bool(keys) + (prefix is not None) + (regex is not None) != 1:
+        raise click.UsageError("say KEYS, --prefix or --regex: one of them")
+    if not keys:
+        what = f"with the prefix {prefix!r}" if prefix is not None else f"that match {regex!r}"
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError(f"this removes all objects {what}: confirm with --yes")
+            click.confirm(f"remove all objects {what}?", abort=True, err=True)
+        with access.client() as store:
+            count = store.remove_matching(prefix or "", regex=regex, force=force)
+        output.result({"removed": count}, "")
+        output.note(f"removed {count} objects")
+        return ExitCode.OK
+    with access.client() as store:
+        results = store.remove(list(keys), force=force)
+    removed = sum(1 for result in results if result is True)
+    worst = ExitCode.OK
+    for key, result in zip(keys, results, strict=True):
+        if result is False:
+            worst = output.error(ObjectNotFoundError("there is no such object", key=key))
+        elif isinstance(result, StoreError):
+            worst = output.error(result)
+    output.result({"removed": removed}, "")
+    return ExitCode.PARTIAL if removed and worst else worst
