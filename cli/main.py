@@ -1,4 +1,4 @@
-"""Entry of the `mooncake-store` command.  Imports nothing heavy: `--version` must answer at once."""
+"""Entry of the `mooncake-store` command, light: `--version` must answer at once."""
 
 from __future__ import annotations
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import Access, client_options
 from mooncake_store.cli.output import Output
-from mooncake_store.client.client import Client
+
+if TYPE_CHECKING:
+    from mooncake_store.client import Client
 from mooncake_store.errors import ConfigError
 
 

@@ -1,0 +1,177 @@
+"""`mooncake-store demo`: the main job, on real input, in front of your eyes.
+
+A master and two store servers of its own; two client processes replay the first requests of a real
+trace together, one over shared memory, one over TCP.  Each request asks for its longest stored
+prefix, reads those blocks, checks every byte, and stores the blocks that a prefill would have
+computed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import click
+
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import SIZE, output_options
+from mooncake_store.cli.output import Output
+from mooncake_store.config import KIB, MIB, format_size
+from mooncake_store.errors import CapacityError, InternalError
+
+PATHS = ("local host", "TCP")
+POOL_BYTES = 256 * MIB
+
+
+@dataclass
+class _Worker:
+    """One client process and what it has reported so far."""
+
+    path: str
+    process: subprocess.Popen[str]
+    requests: int = 0
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def follow(self) -> None:
+        """Read its JSON lines until it ends: progress, then the report."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            told = json.loads(line)
+            self.requests = told.get("requests", self.requests)
+            if "report" in told:
+                self.report = told["report"]
+
+
+def _start(master: str, number: int, requests: int, block_bytes: int) -> _Worker:
+    arguments = [master, str(number), str(len(PATHS)), str(requests), str(block_bytes)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mooncake_store.cli.demo_worker", *arguments],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return _Worker(PATHS[number], process)
+
+
+def _watch(workers: list[_Worker], total: int, output: Output) -> None:
+    """Show how far they are until they have ended."""
+    threads = [threading.Thread(target=worker.follow, daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    stream: IO[str] = sys.stderr
+    if output.is_quiet or not stream.isatty():
+        last = time.monotonic()
+        while any(thread.is_alive() for thread in threads):
+            threads[0].join(0.2) if threads[0].is_alive() else threads[-1].join(0.2)
+            if time.monotonic() - last >= 10:
+                last = time.monotonic()
+                output.note(f"{sum(worker.requests for worker in workers)} of {total} requests")
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True, no_color=not output.has_color(stream))
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("requests", total=total)
+        while any(thread.is_alive() for thread in threads):
+            progress.update(task, completed=sum(worker.requests for worker in workers))
+            time.sleep(0.1)
+        progress.update(task, completed=sum(worker.requests for worker in workers))
+
+
+def _summary(workers: list[_Worker], elapsed_s: float, block_bytes: int) -> dict[str, Any]:
+    reports = [worker.report for worker in workers]
+    asked = sum(report["blocks"] for report in reports)
+    hits = sum(report["hits"] for report in reports)
+    moved = sum(report["bytes_read"] + report["bytes_stored"] for report in reports)
+    return {
+        "requests": sum(report["requests"] for report in reports),
+        "block_bytes": block_bytes,
+        "blocks": asked,
+        "hit_ratio": hits / asked if asked else 0.0,
+        "bytes_checked": sum(report["bytes_read"] for report in reports),
+        "wrong_bytes": 0,
+        "elapsed_seconds": elapsed_s,
+        "moved_bytes": moved,
+        "paths": {worker.path: worker.report for worker in workers},
+    }
+
+
+def _text(document: dict[str, Any]) -> str:
+    lines = [
+        f"{document['requests']} requests of a real trace, {document['blocks']} blocks of "
+        f"{format_size(document['block_bytes'])}, in {document['elapsed_seconds']:.1f} s",
+        f"hit ratio {document['hit_ratio']:.1%}; {format_size(document['bytes_checked'])} read back "
+        "and checked, every byte right",
+        "",
+        f"{'':12}{'read':>12}{'store':>12}{'read a block':>24}{'store a block':>24}",
+    ]
+    for path, report in document["paths"].items():
+        cells = [
+            f"{report['read_bytes_per_s'] / 1e9:.2f} GB/s",
+            f"{report['store_bytes_per_s'] / 1e9:.2f} GB/s",
+            f"{report['read_p50_s'] * 1e6:.0f} us, p99 {report['read_p99_s'] * 1e6:.0f}",
+            f"{report['store_p50_s'] * 1e6:.0f} us, p99 {report['store_p99_s'] * 1e6:.0f}",
+        ]
+        lines.append(f"{path:12}{cells[0]:>12}{cells[1]:>12}{cells[2]:>24}{cells[3]:>24}")
+    return "\n".join(lines)
+
+
+@click.command("demo")
+@click.option("--requests", type=click.IntRange(2, 1000), default=400, show_default=True)
+@click.option(
+    "--block-bytes", type=SIZE, default=64 * KIB, metavar="SIZE", help="bytes of a block (64KiB)"
+)
+@output_options
+def command(output: Output, requests: int, block_bytes: int) -> int:
+    r"""Replay a real trace against a store of its own, checking every byte.
+
+    \b
+    mooncake-store demo
+    mooncake-store demo --requests 1000 --block-bytes 256KiB
+    """
+    from mooncake_store.cli.bench.cluster import Cluster
+
+    free = shutil.disk_usage("/dev/shm").free
+    pool_bytes = min(POOL_BYTES, free // 4 // MIB * MIB)
+    if pool_bytes < 16 * MIB or not 4096 <= block_bytes <= pool_bytes // 4:
+        raise CapacityError(
+            f"/dev/shm has {format_size(free)} free: two pools of {format_size(pool_bytes)} do not "
+            f"hold a sensible number of blocks of {format_size(block_bytes)}",
+            hint="free memory there, or choose --block-bytes between 4KiB and a quarter of a pool",
+        )
+    output.note("starting a master and two store servers")
+    with Cluster(pool_size_bytes=pool_bytes, servers=2) as cluster:
+        output.note(f"replaying {requests} requests from two client processes")
+        started = time.perf_counter()
+        workers = [
+            _start(cluster.address, number, requests, block_bytes) for number in range(len(PATHS))
+        ]
+        try:
+            _watch(workers, requests, output)
+        finally:
+            for worker in workers:
+                if worker.process.poll() is None:
+                    worker.process.terminate()
+        elapsed_s = time.perf_counter() - started
+        for worker in workers:
+            if worker.process.wait(10) != 0 or not worker.report:
+                raise InternalError(
+                    f"the client over {worker.path} ended with status {worker.process.returncode}"
+                )
+    document = _summary(workers, elapsed_s, block_bytes)
+    output.result(document, _text(document))
+    output.note(f"pid {os.getpid()} leaves nothing behind; next: mooncake-store up")
+    return ExitCode.OK
