@@ -113,8 +113,8 @@ def _text(document: dict[str, Any]) -> str:
     lines = [
         f"{document['requests']} requests of a real trace, {document['blocks']} blocks of "
         f"{format_size(document['block_bytes'])}, in {document['elapsed_seconds']:.1f} s",
-        f"hit ratio {document['hit_ratio']:.1%}; {format_size(document['bytes_checked'])} read back "
-        "and checked, every byte right",
+        f"hit ratio {document['hit_ratio']:.1%}; "
+        f"{format_size(document['bytes_checked'])} read back, every byte right",
         "",
         f"{'':12}{'read':>12}{'store':>12}{'read a block':>24}{'store a block':>24}",
     ]

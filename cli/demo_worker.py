@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 from mooncake_store import Client
 from mooncake_store.cli.trace_file import Request, read_trace
+from mooncake_store.errors import CapacityError
 
 REPORT_EVERY_S = 0.2
 
@@ -70,7 +71,10 @@ class Replayer:
             ):
                 value = self._blocks.value(hash_id)
                 started = now()
-                self._store.put(key, value, parent=parent)
+                try:
+                    self._store.put(key, value, parent=parent)
+                except CapacityError:  # what is left is pinned: the rest stays uncached
+                    break
                 self.store_s.append(now() - started)
                 parent = key
         self.requests += 1
