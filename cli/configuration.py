@@ -1,0 +1,91 @@
+"""`mooncake-store config`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mooncake_store.cli.contexts import TABLES, read_document
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import output_options
+from mooncake_store.cli.output import Output
+from mooncake_store.config import example, load, read_file
+
+
+def components() -> dict[str, type[Any]]:
+    """The configuration dataclass of each component, by its table's name."""
+    from mooncake_store.client.config import ClientConfig
+    from mooncake_store.master.config import MasterConfig
+    from mooncake_store.store.config import StoreServerConfig
+
+    return {"master": MasterConfig, "server": StoreServerConfig, "client": ClientConfig}
+
+
+@click.group("config")
+def command() -> None:
+    """Show, check and explain settings."""
+
+
+@command.command("show")
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@click.option("--origin", is_flag=True, help="say where each value comes from")
+@click.option("--config", metavar="FILE", help="configuration file")
+@output_options
+def show(output: Output, names: tuple[str, ...], origin: bool, config: str | None) -> int:
+    r"""Print the settings as they are in force here.
+
+    \b
+    mooncake-store config show server --origin
+    """
+    known = components()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise click.UsageError(f"no component {unknown[0]!r}: use {', '.join(known)}")
+    document, path = read_document(config)
+    shown: dict[str, Any] = {}
+    rows = []
+    for component in names or known:
+        loaded = load(known[component], component, document=document, path=path)
+        shown[component] = {}
+        for item in loaded.settings:
+            value = getattr(loaded.values, item.field)
+            where = loaded.origins[item.field]
+            shown[component][item.name] = {"value": item.format(value), "origin": where}
+            row = [f"{component}.{item.name}", item.format(value) or '""']
+            rows.append([*row, where] if origin else row)
+    if output.is_json:
+        output.document(shown)
+    else:
+        output.table(rows, ["SETTING", "VALUE", "ORIGIN"] if origin else ["SETTING", "VALUE"])
+    return ExitCode.OK
+
+
+@command.command("check")
+@click.argument("file")
+@output_options
+def check(output: Output, file: str) -> int:
+    r"""Say whether FILE can be used as it is.
+
+    \b
+    mooncake-store config check ~/.config/mooncake-store/config.toml
+    """
+    document = read_file(file, TABLES)
+    for component, config_class in components().items():
+        values = load(config_class, component, document=document, path=file, environment={}).values
+        if hasattr(values, "check"):
+            values.check()
+    output.result({"file": file, "ok": True}, "")
+    output.note(f"{file} is fine")
+    return ExitCode.OK
+
+
+@command.command("example")
+def print_example() -> int:
+    r"""Print a commented file with every setting at its default.
+
+    \b
+    mooncake-store config example > ~/.config/mooncake-store/config.toml
+    """
+    print(example(components()), end="")
+    return ExitCode.OK
