@@ -1,0 +1,36 @@
+"""`mooncake-store server`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import output_options, settings_options
+from mooncake_store.cli.output import Output
+from mooncake_store.config import Loaded
+from mooncake_store.store.config import StoreServerConfig
+
+
+@click.command("server")
+@click.option("--ready-file", metavar="FILE", help="written with the addresses once it serves")
+@output_options
+@settings_options(StoreServerConfig, "server")
+def command(output: Output, loaded: Loaded[StoreServerConfig], ready_file: str | None) -> int:
+    r"""Run a store server: the process that keeps objects in this node's memory.
+
+    \b
+    mooncake-store server --master 127.0.0.1:7700
+    mooncake-store server --master 10.0.0.1:7700 --address 10.0.0.2 --insecure --pool-size 64GiB
+    """
+    from mooncake_store.store.process import run_server
+
+    def ready(endpoints: Any) -> None:
+        output.result(asdict(endpoints), "")
+        output.note(f"{endpoints.name} serves {loaded.values.master}")
+
+    run_server(loaded.values, ready_file=Path(ready_file) if ready_file else None, on_ready=ready)
+    return ExitCode.OK
