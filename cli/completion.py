@@ -7,12 +7,6 @@ from click.shell_completion import get_completion_class
 
 from mooncake_store.cli.exit_codes import ExitCode
 
-PLACES = {
-    "bash": "mooncake-store completion bash > ~/.local/share/bash-completion/completions/mooncake-store",
-    "zsh": "mooncake-store completion zsh > ~/.zfunc/_mooncake-store",
-    "fish": "mooncake-store completion fish > ~/.config/fish/completions/mooncake-store.fish",
-}
-
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
