@@ -28,17 +28,19 @@ typedef enum { MD_LRU = 0, MD_LFU = 1, MD_LENGTH_AWARE = 2, MD_SIEVE = 3 } md_po
 
 typedef struct md_config {
     uint32_t epoch;
-    uint64_t sequence;             /* first of this epoch; versions are ms_version(epoch, sequence) */
+    uint64_t sequence; /* first of this epoch; versions are ms_version(epoch, sequence) */
     uint8_t secret[MS_SECRET_BYTES]; /* put_start checks the hash that it was given */
     md_policy policy;
     uint32_t session_timeout_ms;   /* silence after which a session ends; default 10,000 */
     uint32_t location_lifetime_ms; /* default 30,000 */
-    uint32_t member_grace_ms;      /* a server's objects leave after it was gone for so long; default 10,000 */
+    uint32_t
+        member_grace_ms; /* a server's objects leave after it was gone for so long; default 10,000 */
     uint32_t evict_above_permille; /* watermark: background eviction starts above this use ... */
     uint32_t evict_below_permille; /* ... and stops below this; defaults 950, 920 */
-    uint32_t soft_pin_ms;          /* a soft-pinned object is spared while used within this; default 1,800,000 */
-    uint32_t events_max;           /* ring of events; default 65,536 */
-    uint32_t puts_open_max;        /* default 1,048,576 */
+    uint32_t
+        soft_pin_ms; /* a soft-pinned object is spared while used within this; default 1,800,000 */
+    uint32_t events_max;    /* ring of events; default 65,536 */
+    uint32_t puts_open_max; /* default 1,048,576 */
     uint64_t placement_seed;
 } md_config;
 
@@ -49,11 +51,11 @@ void md_close(md_core *core);
 /* ---- effects --------------------------------------------------------------------------------------- */
 typedef enum {
     MD_EFFECT_NONE = 0,
-    MD_EFFECT_ANSWER,    /* waiter, status; for a put_start that was granted: version (md_write_grant) */
-    MD_EFFECT_FREE,      /* server, free */
-    MD_EFFECT_NOTE,      /* server, note; its answer goes to md_noted with `waiter` as tag */
-    MD_EFFECT_COPY,      /* server, task: md_write_copy; its answer goes to md_copied */
-    MD_EFFECT_TOMBSTONE, /* hash, version: write it at the coordinator, then md_tombstoned */
+    MD_EFFECT_ANSWER, /* waiter, status; for a put_start that was granted: version (md_write_grant) */
+    MD_EFFECT_FREE,   /* server, free */
+    MD_EFFECT_NOTE,   /* server, note; its answer goes to md_noted with `waiter` as tag */
+    MD_EFFECT_COPY,   /* server, task: md_write_copy; its answer goes to md_copied */
+    MD_EFFECT_TOMBSTONE,    /* hash, version: write it at the coordinator, then md_tombstoned */
     MD_EFFECT_SESSION_ENDED /* session: tell its connections */
 } md_effect_kind;
 
@@ -81,6 +83,11 @@ typedef struct md_server_view {
     uint64_t object_count;
 } md_server_view;
 
+/* A member that the coordinator knows and that has not come yet: while there are such, a remove needs a
+ * tombstone.  Gives its number. */
+ms_status md_server_expect(md_core *core, md_now now, const uint8_t node_id[16], uint32_t *server);
+/* A tombstone that the coordinator holds; before the inventories that it may strike. */
+ms_status md_tombstone_add(md_core *core, ms_hash hash, uint64_t version);
 /* A server has said HELLO.  Gives its number (the same for the same node id); the caller sends ADOPT, then
  * feeds INVENTORY.  The old incarnation's grants and FREEs end here (protocol sections 5.2, 5.3). */
 ms_status md_server_join(md_core *core, md_now now, const ms_server_info *info, const char *host,
@@ -89,12 +96,14 @@ ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t inca
                        const ms_inventory_item *item, const uint8_t *key);
 ms_status md_inventory_end(md_core *core, md_now now, uint32_t server, uint32_t incarnation);
 /* More pages of a segment are ready. */
-ms_status md_segment_ready(md_core *core, md_now now, uint32_t server, uint32_t incarnation, uint32_t segment,
-                           uint64_t pages_ready);
+ms_status md_segment_ready(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
+                           uint32_t segment, uint64_t pages_ready);
 /* The connection is gone: no grants there, its locations are still given out until the grace is over. */
 void md_server_gone(md_core *core, md_now now, uint32_t server, uint32_t incarnation);
-void md_cleared(md_core *core, md_now now, uint32_t server, uint32_t incarnation, const ms_free_item *item);
-void md_freed(md_core *core, md_now now, uint32_t server, uint32_t incarnation, const ms_free_item *item);
+void md_cleared(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
+                const ms_free_item *item);
+void md_freed(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
+              const ms_free_item *item);
 void md_noted(md_core *core, md_now now, uint64_t tag, uint32_t server, ms_status status);
 void md_copied(md_core *core, md_now now, uint64_t task, ms_status status);
 void md_tombstoned(md_core *core, md_now now, ms_hash hash, uint64_t version, ms_status status);
@@ -102,8 +111,10 @@ uint32_t md_server_count(const md_core *core);
 ms_status md_server_get(const md_core *core, uint32_t server, md_server_view *view);
 
 /* ---- sessions ------------------------------------------------------------------------------------------ */
-ms_status md_session_open(md_core *core, md_now now, const uint8_t *tenant, size_t tenant_length, uint64_t *session);
-ms_status md_session_keep(md_core *core, md_now now, uint64_t session); /* SESSION_LOST: open a new one */
+ms_status md_session_open(md_core *core, md_now now, const uint8_t *tenant, size_t tenant_length,
+                          uint64_t *session);
+ms_status md_session_keep(md_core *core, md_now now,
+                          uint64_t session); /* SESSION_LOST: open a new one */
 void md_session_close(md_core *core, md_now now, uint64_t session);
 uint32_t md_session_tenant(const md_core *core, uint64_t session);
 
@@ -112,38 +123,43 @@ void md_exists(md_core *core, md_now now, const ms_hash *hashes, size_t count, u
 /* Writes a list of ms_location.  A look-up counts as a use. */
 ms_status md_lookup(md_core *core, md_now now, const ms_hash *hashes, size_t count, ms_writer *out);
 /* Longest prefix; pinned for the session when pin is set. */
-ms_status md_match_prefix(md_core *core, md_now now, uint64_t session, const ms_match *match, const ms_hash *hashes,
-                          ms_writer *out);
+ms_status md_match_prefix(md_core *core, md_now now, uint64_t session, const ms_match *match,
+                          const ms_hash *hashes, ms_writer *out);
 ms_status md_pin(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t deadline_ms);
 ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash);
 void md_touch(md_core *core, md_now now, const ms_hash *hashes, size_t count);
 
 /* OK: the grant is written to out as one ms_location.  PENDING: room is being made; the ANSWER's version is
  * that of the grant.  EXISTS, BUSY, NO_SPACE (md_space_report tells how much of what), TOO_LARGE, BAD_KEY. */
-ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put_item *item, const uint8_t *key,
-                       uint64_t waiter, ms_writer *out);
+ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put_item *item,
+                       const uint8_t *key, uint64_t waiter, ms_writer *out);
 ms_status md_write_grant(md_core *core, md_now now, uint64_t version, ms_writer *out);
 /* How the client of that open put is reached, for an answer to a relayed end: set by the service. */
 void md_put_set_reply(md_core *core, uint64_t version, uint64_t reply_to);
 uint64_t md_put_reply(const md_core *core, uint64_t version);
-ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_item *item, uint64_t waiter);
+ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_item *item,
+                     uint64_t waiter);
 ms_status md_revoke(md_core *core, md_now now, uint64_t session, const ms_end_item *item);
 /* PENDING until all holders have CLEARED; NOT_FOUND; PINNED without force. */
-ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key, size_t key_length,
-                    bool force, uint64_t waiter);
+ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
+                    size_t key_length, bool force, uint64_t waiter);
 ms_status md_annotate(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
                       size_t key_length, const ms_annotate *annotate, uint64_t waiter);
-ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
-                            size_t key_length, const ms_change_replica *change, uint64_t waiter);
-/* Writes ms_copy, the source's ms_location with one ms_replica, the target's ms_replica, ms_seal + key. */
+ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash hash,
+                            const uint8_t *key, size_t key_length, const ms_change_replica *change,
+                            uint64_t waiter);
+/* Writes ms_copy_request, the source's ms_location with one ms_replica, the target's ms_replica + extents, ms_seal +
+ * tenant + key.  seal.number is the version under which the target is sealed (a new one: see replica.c). */
 ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out);
-ms_status md_stat(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key, size_t key_length,
-                  ms_writer *out);
+ms_status md_stat(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
+                  size_t key_length, ms_writer *out);
 
 /* Objects of a tenant for which match says so, in steps; every object that exists throughout is seen at
  * least once.  Writes ms_list_item + key; *cursor 0 = the end.  Visits at most `visit_max` records. */
-ms_status md_list(md_core *core, md_now now, uint32_t tenant, bool (*match)(void *context, const uint8_t *key, size_t length),
-                  void *context, uint64_t *cursor, uint32_t limit, uint32_t visit_max, uint32_t *count, ms_writer *out);
+ms_status md_list(md_core *core, md_now now, uint32_t tenant,
+                  bool (*match)(void *context, const uint8_t *key, size_t length), void *context,
+                  uint64_t *cursor, uint32_t limit, uint32_t visit_max, uint32_t *count,
+                  ms_writer *out);
 ms_status md_events(md_core *core, md_now now, const ms_events *events, ms_writer *out);
 
 /* Why a put was refused, or what there is: bytes of everything that pages can be. */

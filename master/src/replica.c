@@ -1,0 +1,522 @@
+/* change_replica: more copies of an object, fewer, or elsewhere.
+ *
+ * Fewer is a matter of the index.  For more, or elsewhere, the object is put again: all of its new replicas are
+ * copies under a new version, and when they are sealed the entry switches, as in an upsert.  Keeping the
+ * version would spare the copies on servers that have it already, but does not work in a pool that has been
+ * used for a while: words only grow, so a page that has held a later version cannot name an earlier
+ * one, and the objects that are worth a second copy are the old ones that everybody reads.
+ * Servers that do not have the object copy it from one that has; those that have it (and keep it) then copy
+ * it from one of these, since a server does not pull from itself.
+ * An open put of the key and a change exclude each other, so the version that an entry switches to is always
+ * above the one it had.
+ */
+#include "md_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define CHANGE_TIMEOUT_MS 60000
+#define RETRY_MS 100
+
+static md_change *change_at(md_core *core, uint32_t change) {
+    return md_pool_at(&core->changes, change);
+}
+
+static bool is_in_touch(const md_server *server) {
+    return server->is_adopted && server->state != MS_MEMBER_GONE;
+}
+
+/* By hash.  There are seldom more than a few hundred, and only objects that are changing are asked for. */
+static uint32_t change_find(md_core *core, ms_hash hash) {
+    uint32_t change = core->change_first;
+    while (change != 0 && !ms_hash_equal(change_at(core, change)->hash, hash))
+        change = change_at(core, change)->next;
+    return change;
+}
+
+static md_record *record_of(md_core *core, const md_change *change) {
+    md_shard *shard = &core->shards[md_shard_of(change->hash)];
+    uint32_t record = md_index_find(shard, change->hash, MD_RECORD_COMPLETE);
+    assert(record != 0 && md_record_at(shard, record)->version == change->source_version);
+    return md_record_at(shard, record);
+}
+
+static md_replica_set targets_of(const md_change *change) {
+    md_replica_set set = {.count = change->target_count};
+    const ms_extent *extents = change->extents;
+    for (uint32_t i = 0; i < set.count; i++) {
+        set.replicas[i] = change->targets[i];
+        set.extents[i] = extents;
+        extents += change->targets[i].extent_count;
+    }
+    return set;
+}
+
+static void forget(md_core *core, uint32_t change) {
+    md_change *at = change_at(core, change);
+    md_timer_stop(core, &at->timer);
+    if (at->next != 0)
+        change_at(core, at->next)->previous = at->previous;
+    else
+        core->change_last = at->previous;
+    if (at->previous != 0)
+        change_at(core, at->previous)->next = at->next;
+    else
+        core->change_first = at->next;
+    if (at->version != 0) {
+        md_map_remove(&core->task_of, at->tasks / MS_REPLICAS_MAX);
+        MD_COUNT(core, changes_running)--;
+    }
+    md_memory_small_free(at->extents);
+    record_of(core, at)->is_changing = 0;
+    md_pool_give(&core->changes, change);
+}
+
+uint32_t md_change_extents(md_core *core, ms_hash hash) {
+    uint32_t change = change_find(core, hash);
+    return change == 0 ? 0 : change_at(core, change)->extent_count;
+}
+
+static bool cancel(md_core *core, uint32_t change, uint32_t leave, ms_status status) {
+    md_change *at = change_at(core, change);
+    if (at->version != 0) {
+        bool own = leave == 0;
+        if (own) {
+            if (!md_reserve(core, at->extent_count, 0))
+                return false;
+            leave = md_leave_open(core, at->hash, at->version);
+        }
+        md_leave_raise(core, leave, at->version);
+        md_replica_set set = targets_of(at);
+        md_pages_count(core, &set, MD_PAGES_WRITING, -1);
+        for (uint32_t i = 0; i < set.count; i++)
+            for (uint32_t part = 0; part < set.replicas[i].extent_count; part++)
+                md_free_start(core, leave, set.replicas[i].server, set.replicas[i].segment,
+                              set.extents[i][part], at->version, 0);
+        if (own)
+            md_leave_opened(core, leave);
+    }
+    MD_COUNT(core, changes_failed)++;
+    md_answer(core, at->waiter, status, 0);
+    forget(core, change);
+    return true;
+}
+
+bool md_change_cancel(md_core *core, ms_hash hash, uint32_t leave, ms_status status) {
+    uint32_t change = change_find(core, hash);
+    return change == 0 || cancel(core, change, leave, status);
+}
+
+/* Ends it now, or when there is memory for that. */
+static void fail(md_core *core, uint32_t change, ms_status status) {
+    md_change *at = change_at(core, change);
+    if (cancel(core, change, 0, status))
+        return;
+    at->ends_with = status;
+    md_timer_stop(core, &at->timer);
+    if (md_pool_reserve(&core->wheel.timers, 1))
+        at->timer = md_timer_start(core, core->now.now_ms + RETRY_MS, MD_TIMER_CHANGE, change);
+}
+
+void md_change_timer(md_core *core, uint32_t change) {
+    md_change *at = change_at(core, change);
+    at->timer = 0;
+    /* One that was never placed has waited for room in vain. */
+    fail(core, change,
+         at->ends_with != MS_OK ? at->ends_with
+         : at->version == 0     ? MS_NO_SPACE
+                                : MS_TIMEOUT);
+}
+
+void md_changes_server_gone(md_core *core, uint32_t server) {
+    for (uint32_t change = core->change_first; change != 0;) {
+        md_change *at = change_at(core, change);
+        uint32_t next = at->next;
+        bool is_concerned = false;
+        for (uint32_t i = 0; i < at->target_count; i++)
+            is_concerned |= at->targets[i].server == server;
+        md_replica_set set;
+        md_record_replicas(&core->shards[md_shard_of(at->hash)], record_of(core, at), &set);
+        for (uint32_t i = 0; i < set.count && at->version != 0; i++)
+            is_concerned |= set.replicas[i].server == server;
+        if (is_concerned)
+            fail(core, change, MS_UNAVAILABLE);
+        change = next;
+    }
+}
+
+void md_changes_close(md_core *core) {
+    for (uint32_t change = core->change_first; change != 0; change = change_at(core, change)->next)
+        md_memory_small_free(change_at(core, change)->extents);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------------- */
+static bool ask_copies(md_core *core, md_change *change, uint32_t from, uint32_t to) {
+    if (!md_effects_reserve(core, to - from))
+        return false;
+    for (uint32_t i = from; i < to; i++) {
+        md_effect *effect = md_effect_push(core, MD_EFFECT_COPY);
+        effect->server = change->targets[i].server;
+        effect->task = change->tasks + i;
+        effect->version = change->version;
+        effect->hash = change->hash;
+        change->asked |= 1u << i;
+    }
+    return true;
+}
+
+/* Places the replicas: servers without the object first, then those that have it and keep it. */
+static bool place(md_core *core, md_change *change) {
+    md_shard *shard = &core->shards[md_shard_of(change->hash)];
+    md_record *record = record_of(core, change);
+    md_replica_set set;
+    md_record_replicas(shard, record, &set);
+    uint64_t pages = ms_pages_of(record->size);
+    uint16_t spared[MS_REPLICAS_MAX], kept[MS_REPLICAS_MAX];
+    uint32_t spared_count = 0, kept_count = 0;
+    for (uint32_t i = 0; i < set.count; i++) {
+        if (set.replicas[i].state != MD_REPLICA_THERE)
+            continue;
+        spared[spared_count++] = set.replicas[i].server;
+        if (set.replicas[i].server + 1u != change->leaving_server)
+            kept[kept_count++] = set.replicas[i].server;
+    }
+    if (kept_count >= change->replica_count)
+        kept_count = change->replica_count - 1;
+    uint32_t wanted = change->replica_count - kept_count;
+    uint32_t count =
+        md_place(core, pages, wanted, change->target_server, spared, spared_count, change->targets);
+    bool is_right = count > 0 && (change->target_server == 0 ||
+                                  change->targets[0].server + 1u == change->target_server);
+    change->first_count = count;
+    uint32_t extent_count = 0;
+    for (uint32_t i = 0; i < count; i++)
+        extent_count += change->targets[i].extent_count;
+    for (uint32_t i = 0; is_right && i < kept_count; i++) {
+        is_right = md_place_on(core, pages, kept[i], core->scratch + extent_count,
+                               &change->targets[count]);
+        if (is_right)
+            extent_count += change->targets[count++].extent_count;
+    }
+    ms_extent *extents = is_right ? md_memory_small(NULL, extent_count * sizeof(ms_extent)) : NULL;
+    if (extents == NULL || !md_map_reserve(&core->task_of, 1) || !md_effects_reserve(core, count)) {
+        md_memory_small_free(extents);
+        md_place_undo(core, count, change->targets);
+        return false;
+    }
+    memcpy(extents, core->scratch, extent_count * sizeof(ms_extent));
+    change->extents = extents;
+    change->extent_count = extent_count;
+    change->target_count = count;
+    return true;
+}
+
+static void begin(md_core *core, uint32_t number) {
+    md_change *change = change_at(core, number);
+    md_record *record = record_of(core, change);
+    const md_extra *extra = md_record_extra(&core->shards[md_shard_of(change->hash)], record);
+    change->version = md_version_next(core);
+    change->note = extra == NULL ? 0 : extra->note;
+    change->tasks = core->tasks;
+    core->tasks += MS_REPLICAS_MAX;
+    md_map_set(&core->task_of, change->tasks / MS_REPLICAS_MAX, number);
+    md_replica_set set = targets_of(change);
+    md_pages_count(core, &set, MD_PAGES_WRITING, 1);
+    MD_COUNT(core, changes_running)++;
+    ask_copies(core, change, 0, change->first_count);
+}
+
+void md_changes_run(md_core *core) {
+    /* Puts that wait for room come first. */
+    for (uint32_t change = core->change_first;
+         change != 0 && core->park_first == 0 &&
+         MD_COUNT(core, changes_running) < MD_COPIES_RUNNING_MAX;) {
+        md_change *at = change_at(core, change);
+        uint32_t next = at->next;
+        if (at->version == 0) {
+            if (place(core, at)) {
+                begin(core, change);
+            } else {
+                /* Room for it is made, and the next tick tries again; this may evict what was to be copied. */
+                uint64_t pages = ms_pages_of(record_of(core, at)->size) * at->replica_count;
+                ms_hash next_hash = next == 0 ? (ms_hash){0} : change_at(core, next)->hash;
+                while (md_pages_coming(core) < pages && md_evict_next(core, false)) {
+                }
+                next = next == 0 ? 0 : change_find(core, next_hash);
+            }
+        }
+        change = next;
+    }
+}
+
+ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out) {
+    uint32_t number = md_map_get(&core->task_of, task / MS_REPLICAS_MAX);
+    uint32_t target = (uint32_t)(task % MS_REPLICAS_MAX);
+    if (number == 0 || target >= change_at(core, number)->target_count)
+        return MS_GONE;
+    md_change *change = change_at(core, number);
+    md_shard *shard = &core->shards[md_shard_of(change->hash)];
+    md_record *record = record_of(core, change);
+    md_replica_set sources, targets = targets_of(change);
+    md_record_replicas(shard, record, &sources);
+    bool is_first = target < change->first_count;
+    md_replica_set *from = is_first ? &sources : &targets;
+    uint32_t source = 0;
+    while (source < from->count && !(from->replicas[source].state == MD_REPLICA_THERE &&
+                                     is_in_touch(&core->servers[from->replicas[source].server])))
+        source++;
+    if (source == from->count)
+        return MS_UNAVAILABLE;
+
+    const md_replica *to = &change->targets[target];
+    ms_copy_request head = {.epoch = core->config.epoch,
+                            .incarnation = core->servers[to->server].incarnation,
+                            .task = task};
+    MS_WRITER_STRUCT(out, &head);
+    ms_location location = {.status = MS_OK,
+                            .replica_count = 1,
+                            .version = is_first ? change->source_version : change->version,
+                            .size = record->size,
+                            .checksum =
+                                record->flags & MS_OBJECT_HAS_CHECKSUM ? record->checksum : 0,
+                            .flags = record->flags & MD_OBJECT_FLAGS,
+                            .lifetime_ms = core->config.location_lifetime_ms};
+    MS_WRITER_STRUCT(out, &location);
+    const md_replica *ends[] = {&from->replicas[source], to};
+    const ms_extent *extents[] = {from->extents[source], targets.extents[target]};
+    for (uint32_t i = 0; i < 2; i++) {
+        const md_server *server = &core->servers[ends[i]->server];
+        ms_replica replica = {.server = ends[i]->server,
+                              .incarnation = server->incarnation,
+                              .segment = ends[i]->segment,
+                              .extent_count = ends[i]->extent_count,
+                              .tier = (uint8_t)server->segments[ends[i]->segment].tier,
+                              .state = i == 0};
+        MS_WRITER_STRUCT(out, &replica);
+        ms_writer_bytes(out, extents[i], replica.extent_count * sizeof(ms_extent));
+    }
+    const md_extra *extra = md_record_extra(shard, record);
+    const char *tenant = core->tenants[md_record_tenant(shard, record)];
+    ms_seal seal = {.hash = record->hash,
+                    .size = record->size,
+                    .expiry_ms = md_wall_expiry(core, md_record_expiry(shard, record)),
+                    .parent = extra == NULL ? (ms_hash){0} : extra->parent,
+                    .group = extra == NULL ? 0 : extra->group,
+                    .number = change->version,
+                    .checksum = location.checksum,
+                    .part = 0,
+                    .part_count = to->extent_count,
+                    .key_length = record->key_length,
+                    .flags = (uint8_t)location.flags,
+                    .tenant_length = (uint8_t)tenant[0]};
+    ms_writer_seal(out, &seal, tenant + 1, md_record_key(shard, record));
+    return out->status;
+}
+
+/* All copies are sealed: the entry switches, the old extents leave. */
+static void finish(md_core *core, uint32_t number) {
+    md_change *change = change_at(core, number);
+    uint32_t shard_number = md_shard_of(change->hash);
+    md_shard *shard = &core->shards[shard_number];
+    md_record *record = record_of(core, change);
+    uint32_t old_extents = md_record_extent_count(shard, record);
+    if (!md_reserve(core, old_extents, 0) ||
+        !md_shard_reserve(shard, 0, md_replica_bytes(change->target_count, change->extent_count))) {
+        fail(core, number, MS_NO_MEMORY);
+        return;
+    }
+    record = record_of(core, change);
+    md_replica_set old, new = targets_of(change);
+    md_record_replicas(shard, record, &old);
+    md_unpinned_pages(core, shard, record, -1);
+    md_pages_count(core, &old, MD_PAGES_COMPLETE, -1);
+    uint32_t leave = md_leave_open(core, change->hash, change->source_version);
+    for (uint32_t i = 0; i < old.count; i++)
+        for (uint32_t part = 0; part < old.replicas[i].extent_count; part++)
+            if (old.replicas[i].state == MD_REPLICA_THERE &&
+                !core->servers[old.replicas[i].server].is_lost)
+                md_free_start(core, leave, old.replicas[i].server, old.replicas[i].segment,
+                              old.extents[i][part], change->source_version, 0);
+    md_pages_count(core, &new, MD_PAGES_WRITING, -1);
+    md_record_set_replicas(shard, record, new.count, new.replicas, new.extents);
+    record->version = change->source_version = change->version;
+    md_pages_count(core, &new, MD_PAGES_COMPLETE, 1);
+    md_unpinned_pages(core, shard, record, 1);
+    md_leave_opened(core, leave);
+    for (uint32_t i = 0; i < change->first_count; i++)
+        md_event(core, MS_EVENT_REPLICA_ADDED, record->version, record->size,
+                 change->targets[i].server + 1u, md_record_key(shard, record), record->key_length);
+    MD_COUNT(core, replicas_added) += change->first_count;
+    MD_COUNT(core, changes_done)++;
+    md_answer(core, change->waiter, MS_OK, change->version);
+    forget(core, number);
+    md_changes_run(core);
+}
+
+/* Notes that came while the copies were made did not reach the new holders: they count only when they have the
+ * current one. */
+static void all_copied(md_core *core, uint32_t number) {
+    md_change *change = change_at(core, number);
+    md_shard *shard = &core->shards[md_shard_of(change->hash)];
+    md_record *record = record_of(core, change);
+    const md_extra *extra = md_record_extra(shard, record);
+    uint64_t note = extra == NULL ? 0 : extra->note;
+    if (note == change->note) {
+        finish(core, number);
+        return;
+    }
+    change->note = note;
+    change->is_noting = 1;
+    md_replica_set set = targets_of(change);
+    ms_status status = md_note_start(core, change->hash, change->version, record->flags,
+                                     md_record_expiry(shard, record), set.count, set.replicas,
+                                     set.extents, 0, true);
+    if (status != MS_PENDING)
+        fail(core, number, status);
+}
+
+void md_change_noted(md_core *core, uint64_t version, ms_status status) {
+    uint32_t number = core->change_first;
+    while (number != 0 && change_at(core, number)->version != version)
+        number = change_at(core, number)->next;
+    if (number == 0)
+        return;
+    change_at(core, number)->is_noting = 0;
+    if (status != MS_OK)
+        fail(core, number, status);
+    else
+        all_copied(core, number); /* there may have been another note meanwhile */
+}
+
+void md_copied(md_core *core, md_now now, uint64_t task, ms_status status) {
+    md_set_now(core, now);
+    uint32_t number = md_map_get(&core->task_of, task / MS_REPLICAS_MAX);
+    uint32_t target = (uint32_t)(task % MS_REPLICAS_MAX);
+    if (number == 0 || target >= change_at(core, number)->target_count ||
+        change_at(core, number)->ends_with != MS_OK)
+        return;
+    md_change *change = change_at(core, number);
+    if (status != MS_OK) {
+        fail(core, number, status);
+        return;
+    }
+    change->copied |= 1u << target;
+    uint32_t first = (1u << change->first_count) - 1, all = (1u << change->target_count) - 1;
+    if (change->copied == all) {
+        if (!change->is_noting)
+            all_copied(core, number);
+    } else if ((change->copied & first) == first && change->asked == first) {
+        if (!ask_copies(core, change, change->first_count, change->target_count))
+            fail(core, number, MS_NO_MEMORY);
+    }
+}
+
+/* ---- what is asked ----------------------------------------------------------------------------------------- */
+/* Fewer: which replicas stay, as bits.  The one at `leaving` goes first, then the last ones. */
+static uint64_t replicas_to_keep(const md_replica_set *set, uint32_t count, uint32_t leaving) {
+    uint64_t keep = 0;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < set->count && kept < count; i++)
+        if (set->replicas[i].state == MD_REPLICA_THERE && set->replicas[i].server + 1u != leaving) {
+            keep |= 1ull << i;
+            kept++;
+        }
+    for (uint32_t i = 0; i < set->count && kept < count; i++)
+        if (set->replicas[i].state == MD_REPLICA_THERE && !(keep >> i & 1)) {
+            keep |= 1ull << i;
+            kept++;
+        }
+    return keep;
+}
+
+static ms_status reduce(md_core *core, uint32_t shard_number, uint32_t record, uint32_t count,
+                        uint32_t leaving) {
+    md_shard *shard = &core->shards[shard_number];
+    md_replica_set set;
+    md_record_replicas(shard, md_record_at(shard, record), &set);
+    uint32_t extents = md_record_extent_count(shard, md_record_at(shard, record));
+    if (!md_reserve(core, extents, 0) ||
+        !md_shard_reserve(shard, 0, md_replica_bytes(set.count, extents)))
+        return MS_NO_MEMORY;
+    md_record_replicas(shard, md_record_at(shard, record), &set);
+    md_object_keep_replicas(core, shard_number, record, replicas_to_keep(&set, count, leaving));
+    MD_COUNT(core, changes_done)++;
+    md_parked_serve(core);
+    return MS_OK;
+}
+
+static ms_status enqueue(md_core *core, ms_hash hash, uint64_t version, uint32_t count,
+                         uint32_t target, uint32_t leaving, uint64_t waiter) {
+    if (!md_pool_reserve(&core->changes, 1) || !md_pool_reserve(&core->wheel.timers, 1) ||
+        !md_effects_reserve(core, 1))
+        return MS_NO_MEMORY;
+    uint32_t number = md_pool_take(&core->changes);
+    md_change *change = change_at(core, number);
+    change->hash = hash;
+    change->source_version = version;
+    change->waiter = waiter;
+    change->replica_count = count;
+    change->target_server = target;
+    change->leaving_server = leaving;
+    change->previous = core->change_last;
+    if (core->change_last != 0)
+        change_at(core, core->change_last)->next = number;
+    else
+        core->change_first = number;
+    core->change_last = number;
+    change->timer =
+        md_timer_start(core, core->now.now_ms + CHANGE_TIMEOUT_MS, MD_TIMER_CHANGE, number);
+    record_of(core, change)->is_changing = 1;
+    core->answers_due++;
+    md_changes_run(core);
+    return MS_PENDING;
+}
+
+ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash hash,
+                            const uint8_t *key, size_t key_length, const ms_change_replica *asked,
+                            uint64_t waiter) {
+    md_set_now(core, now);
+    uint32_t shard_number = md_shard_of(hash);
+    md_shard *shard = &core->shards[shard_number];
+    uint32_t number = md_object_find(core, hash);
+    if (number == 0)
+        return MS_NOT_FOUND;
+    md_record *record = md_record_at(shard, number);
+    if (md_record_tenant(shard, record) != tenant ||
+        !md_record_has_key(shard, record, key, key_length) ||
+        asked->replica_count > MS_REPLICAS_MAX)
+        return MS_BAD_REQUEST;
+    if ((asked->target_server != 0 && asked->target_server > core->server_count) ||
+        (asked->source_server != 0 && asked->source_server > core->server_count))
+        return MS_NOT_REGISTERED;
+    if (record->is_changing || md_index_find(shard, hash, MD_RECORD_WRITING) != 0)
+        return MS_BUSY;
+    md_replica_set set;
+    md_record_replicas(shard, record, &set);
+    uint32_t count = 0, first = 0;
+    bool has_source = false, has_target = false;
+    for (uint32_t i = 0; i < set.count; i++) {
+        if (set.replicas[i].state != MD_REPLICA_THERE ||
+            core->servers[set.replicas[i].server].is_lost)
+            continue;
+        first = count++ == 0 ? set.replicas[i].server + 1u : first;
+        has_source |= set.replicas[i].server + 1u == asked->source_server;
+        has_target |= set.replicas[i].server + 1u == asked->target_server;
+    }
+    if (asked->source_server != 0 && !has_source)
+        return MS_NOT_FOUND;
+    if (asked->replica_count != 0) {
+        if (asked->replica_count == count)
+            return MS_OK;
+        return asked->replica_count < count
+                   ? reduce(core, shard_number, number, asked->replica_count, asked->source_server)
+                   : enqueue(core, hash, record->version, asked->replica_count,
+                             has_target ? 0 : asked->target_server, 0, waiter);
+    }
+    uint32_t leaving = asked->source_server != 0 ? asked->source_server : first;
+    if (asked->target_server == leaving)
+        return MS_OK;
+    if (has_target)
+        return reduce(core, shard_number, number, count - 1, leaving);
+    return enqueue(core, hash, record->version, count, asked->target_server, leaving, waiter);
+}
