@@ -131,7 +131,7 @@ class Result:
         }
 
 
-def groups(is_quick: bool) -> list[Group]:
+def groups(rounds: int, *, is_quick: bool) -> list[Group]:
     """Return what is compared: the rows of the design's section 11 that speak of speed."""
     part = 10 if is_quick else 1
     whole = BUFFER_BYTES // part
@@ -155,7 +155,7 @@ def groups(is_quick: bool) -> list[Group]:
     large = Pool("large", MIB, max(whole // MIB, 2))
     huge = Pool("huge", 16 * MIB, max(whole // (16 * MIB), 2))
     # Read once each, so that no client has a cached location: warm-up, rounds, both placements.
-    fresh = Pool("fresh", 4 * KIB, calls * (40 if not is_quick else 10))
+    fresh = Pool("fresh", 4 * KIB, calls * 2 * (rounds + 1))
     anywhere: tuple[Way, ...] = ("tcp", "local")
     seconds = 0.3 / part**0.5
 
@@ -553,7 +553,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         wanted = [
             (group, [t for t in group.tasks if arguments.only in t.name])
-            for group in groups(arguments.quick)
+            for group in groups(rounds, is_quick=arguments.quick)
         ]
         if any(tasks for _, tasks in wanted):
             contenders = Contenders(folder, settings, has_ours=has_ours)

@@ -126,6 +126,19 @@ def raw(is_json: bool, is_quick: bool, rounds: int) -> None:
 @bench.command()
 @_shown
 @_in_rounds
+def transfer(is_json: bool, is_quick: bool, rounds: int) -> None:
+    """The transfer engine between two processes: no keys, no master."""
+    from mooncake_store.cli.bench import transfer as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, is_quick=is_quick, watch=progress)
+
+    _show("transfer", measure, is_json=is_json, is_quick=is_quick, rounds=rounds)
+
+
+@bench.command()
+@_shown
+@_in_rounds
 def store(is_json: bool, is_quick: bool, rounds: int) -> None:
     """The SDK's calls: latencies, throughput, threads, a ticker beside them."""
     from mooncake_store.cli.bench import store as benchmark
@@ -146,14 +159,24 @@ def store(is_json: bool, is_quick: bool, rounds: int) -> None:
     show_default=True,
     help="Objects for the master's memory, a page of the pool each.",
 )
-def meta(is_json: bool, is_quick: bool, rounds: int, keys: int) -> None:
+@click.option(
+    "--core-keys",
+    type=click.IntRange(1000, 100_000_000),
+    default=10_000_000,
+    show_default=True,
+    help="Keys for the metadata core alone, some 200 bytes each.",
+)
+def meta(is_json: bool, is_quick: bool, rounds: int, keys: int, core_keys: int) -> None:
     """Keys a second, memory a key, what idle processes cost."""
     from mooncake_store.cli.bench import meta as benchmark
 
     def measure(progress: Progress) -> list[Row]:
-        return benchmark.run(rounds=rounds, keys=keys, is_quick=is_quick, watch=progress)
+        return benchmark.run(
+            rounds=rounds, keys=keys, core_keys=core_keys, is_quick=is_quick, watch=progress
+        )
 
-    _show("meta", measure, is_json=is_json, is_quick=is_quick, rounds=rounds, keys=keys)
+    settings = {"rounds": rounds, "keys": keys, "core_keys": core_keys}
+    _show("meta", measure, is_json=is_json, is_quick=is_quick, **settings)
 
 
 @bench.command()

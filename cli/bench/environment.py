@@ -105,6 +105,17 @@ class MachineLoad:
         return [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
 
 
+def own_memory_bytes(pid: int | str) -> int:
+    """Return a process's memory without pages that it shares with others."""
+    fields = dict.fromkeys(("RssAnon", "RssFile"), 0)
+    with open(f"/proc/{pid}/status") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name in fields:
+                fields[name] = int(value.split()[0]) * 1024
+    return sum(fields.values())
+
+
 def connections_to(ports: set[int]) -> int:
     """Count this process's established TCP connections to one of the ports."""
     mine = set()

@@ -19,6 +19,7 @@ from mooncake_store.cli.bench.cases import (
     value_at_most,
 )
 from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.cli.bench.environment import own_memory_bytes
 from mooncake_store.cli.bench.operations import pool_key
 from mooncake_store.cli.bench.raw import KIB, MIB, Memory, RawPeer
 from mooncake_store.cli.bench.report import Watcher, silent
@@ -131,17 +132,6 @@ def rate_cases(
 # ---- memory ------------------------------------------------------------------------------------
 
 
-def own_memory_bytes(pid: int) -> int:
-    """Return a process's memory without pages that it shares with others."""
-    fields = dict.fromkeys(("RssAnon", "RssFile"), 0)
-    with open(f"/proc/{pid}/status") as lines:
-        for line in lines:
-            name, _, value = line.partition(":")
-            if name in fields:
-                fields[name] = int(value.split()[0]) * 1024
-    return sum(fields.values())
-
-
 def _settled_bytes(pid: int) -> int:
     """Return the process's memory once it no longer shrinks: freeing may take a moment."""
     last = own_memory_bytes(pid)
@@ -194,6 +184,41 @@ def master_memory_rows(count: int, watch: Watcher = silent) -> list[Row]:
             )
             watch(f"master's memory, {title}, removed {turn}", 1.0)
     return rows
+
+
+def core_memory_rows(count: int) -> list[Row]:
+    """Fill the metadata core alone, with a simulated server, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mooncake_store.cli.bench.core_memory", str(count)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the core could not be measured: {done.stderr[-2000:]}")
+    said = json.loads(done.stdout)
+    title = f"core alone, {count:,} keys"
+    beyond = Spread.of([said["bytes_per_key_beyond_the_key"]])
+    gone, thinned = said["given_back_ratio"], said["given_back_ratio_of_80_percent"]
+    return [
+        Row(f"memory beyond the key, {title}", "B/key", beyond, bar=value_at_most(160)),
+        Row(
+            f"given back after removing all, {title}",
+            "of it",
+            Spread.of([gone]),
+            bar=value_at_least(0.9),
+        ),
+        Row(
+            f"given back after removing 80 %, {title}",
+            "of it",
+            Spread.of([thinned]),
+            bar=value_at_least(0.5),
+        ),
+        *(
+            Row(f"{call}, {title}", "ns/key", Spread.of([said[f"{call}_ns"]]))
+            for call in ("put", "exists", "remove")
+        ),
+    ]
 
 
 # ---- what an idle process costs ------------------------------------------------------------------
@@ -292,6 +317,7 @@ def run(
     *,
     rounds: int,
     keys: int = 1_000_000,
+    core_keys: int = 10_000_000,
     is_quick: bool = False,
     watch: Watcher = silent,
 ) -> list[Row]:
@@ -300,6 +326,7 @@ def run(
     Args:
         rounds: Rounds for each rate.
         keys: Objects for the master's memory; each takes a page of the pool.
+        core_keys: Keys for the core alone, which needs no pool.
         is_quick: Few calls and keys: for trying the command, not for quoting.
         watch: Told what is being measured.
     """
@@ -325,4 +352,5 @@ def run(
     rows += client_rows()
     rows += idle_rows(seconds=2 if is_quick else 10)
     rows += master_memory_rows(keys // 20 if is_quick else keys, watch)
+    rows += core_memory_rows(core_keys // 100 if is_quick else core_keys)
     return rows
