@@ -1,6 +1,6 @@
 /* COPY: pull an object from another server into granted extents, then SEAL it, in the master's name.
  *
- * A read and a put of the same version, under the same rules: the source's word is compared after each piece,
+ * A read and a put, under the rules of both: the source's word is compared after each piece,
  * the target's extents are in use until the end, and the epoch that ordered the copy must still be the adopted
  * one when it is sealed.  Copies wait for the network, so they have threads of their own.
  */
@@ -288,11 +288,17 @@ static ms_status check_bytes(const st_segment *segment, const ms_copy_view *view
 
 /* ---- one task ---------------------------------------------------------------------------------------------------- */
 
+/* The version under which the target is sealed.  The master gives a copy one of its own: words only grow, so a
+ * page that has held a later version than the object's could not name that. */
+static uint64_t target_version(const ms_copy_view *view) {
+    return view->seal.head.number != 0 ? view->seal.head.number : view->source.head.version;
+}
+
 /* Checks the order and takes the extents' use counts, in one step. */
 static ms_status begin(st_server *server, copy_task *task, st_segment **out) {
     const ms_copy_view *view = &task->view;
     st_segment *segment = st_segment_of(server, view->target.head.segment);
-    uint64_t version = view->source.head.version;
+    uint64_t version = target_version(view);
     if (segment == NULL)
         return MS_NOT_REGISTERED;
     ms_status status = MS_OK;
@@ -347,7 +353,7 @@ static ms_status run_task(st_server *server, copy_task *task) {
     if (status == MS_OK)
         status = check_bytes(segment, view);
     st_copy_order order = {.segment = segment,
-                           .version = view->source.head.version,
+                           .version = target_version(view),
                            .epoch = view->head.epoch,
                            .incarnation = view->head.incarnation,
                            .target = &view->target,
@@ -399,7 +405,7 @@ uint32_t st_copies_write(st_server *server, ms_writer *out) {
     for (const copy_task *task = copier->running; task != NULL; task = task->next) {
         for (uint32_t at = 0; task->is_running && at < task->view.target.head.extent_count; at++) {
             ms_extent extent = ms_replica_extent(&task->view.target, at);
-            st_write_in_use(out, &(st_pending){.version = task->view.source.head.version,
+            st_write_in_use(out, &(st_pending){.version = target_version(&task->view),
                                                .segment = task->view.target.head.segment,
                                                .page = extent.page,
                                                .page_count = extent.page_count});

@@ -508,6 +508,7 @@ _Static_assert(sizeof(ms_seal) == 80, "wire");
 
 /* COPY: request; body = ms_copy_request, the source's ms_location with one replica, its MEMBERS entry is known
  * to the server from MEMBERS; then the target's ms_replica + extents, then ms_seal + tenant + key.
+ * seal.number is the version under which the target is sealed; 0: that of the source.
  * Answered when SEALED (OK), or GONE, or an error. */
 typedef struct ms_copy_request {
     uint32_t epoch, incarnation;
