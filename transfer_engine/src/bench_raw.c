@@ -28,6 +28,7 @@
 #endif
 
 #define CHUNK_BYTES (256u << 10)
+#define COPY_SPINS 2000u /* some 50 us: longer would keep a core from who needs it */
 #define MEMBERS_MAX 64u
 #define SILENCE_S 10
 #define REQUEST_BYTES 64u
@@ -276,7 +277,7 @@ int64_t te_bench_copy(te_bench_kernel kernel, uint32_t thread_count, void *targe
     }
     copy_job job = {.kernel = kernel, .length = length, .chunk = chunk_for(length, thread_count)};
     team copiers;
-    int error = team_open(&copiers, thread_count, 20000, copy_work, &job);
+    int error = team_open(&copiers, thread_count, COPY_SPINS, copy_work, &job);
     if (error != 0) {
         return error;
     }
