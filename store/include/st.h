@@ -78,8 +78,9 @@ typedef struct st_status {
     uint16_t was_restarted; /* 1: this start threw away what an earlier one had kept */
 } st_status;
 void st_get_status(st_server *server, st_status *status);
-/* Next line of the server's log, or 0 when there is none: what happened since the last call, a sentence
- * without its end of line.  severity: 0 information, 1 warning, 2 error.  Bounded; the oldest go. */
+/* Next line of the server's log, or 0 when there is none: an event and its fields
+ * (`adopted epoch=3 server=0`), without an end of line.  severity: 0 information, 1 warning, 2 error.
+ * Bounded; the oldest go. */
 size_t st_next_log(st_server *server, char *line, size_t size, int *severity);
 /* Readable while st_next_log has lines. */
 int st_log_descriptor(st_server *server);
@@ -89,8 +90,7 @@ const char *st_counter_name(size_t id);
 const char *st_counter_help(size_t id);
 uint64_t st_counter(st_server *server, size_t id);
 
-/* Where an object's bytes are on this server, for the gRPC service: none.  Memory of a segment, so that the
- * batch interface can register it: base address and bytes that are ready. */
+/* Memory of a segment, so that the batch interface can register it: base address and bytes that are ready. */
 ms_status st_segment_memory(st_server *server, uint32_t segment, uint64_t *address,
                             uint64_t *length);
 /* end cdef */

@@ -156,8 +156,8 @@ void st_run_adopt(st_server *server, te_peer from, const ms_header *request, ms_
         return;
     if (status != MS_OK) {
         st_count_add(server, ST_COUNT_FRAMES_REFUSED, 1);
-        st_log(server, 1, "refused the master of epoch %u: this node has adopted epoch %u (%s)",
-               adopt.epoch, epoch_before, ms_status_name(status));
+        st_log(server, 1, "adopt_refused epoch=%u adopted_epoch=%u status=%s", adopt.epoch,
+               epoch_before, ms_status_name(status));
         te_answer(server->engine, from, request, status, NULL, 0, NULL, 0);
         te_close_peer(server->engine, from, "an older leader");
         return;
@@ -168,10 +168,10 @@ void st_run_adopt(st_server *server, te_peer from, const ms_header *request, ms_
     status = send_inventory(server, from, adopt.epoch);
     if (status != MS_OK) {
         te_close_peer(server->engine, from, "the inventory could not be sent");
-        st_log(server, 1, "the inventory for epoch %u broke off: %s", adopt.epoch,
+        st_log(server, 1, "inventory_broke_off epoch=%u status=%s", adopt.epoch,
                ms_status_name(status));
         return;
     }
     st_count_add(server, ST_COUNT_ADOPTIONS, 1);
-    st_log(server, 0, "adopted by the master of epoch %u as server %u", adopt.epoch, adopt.server);
+    st_log(server, 0, "adopted epoch=%u server=%u", adopt.epoch, adopt.server);
 }

@@ -144,9 +144,9 @@ static void dial(st_server *server, const char *address, bool is_first_try) {
     pthread_mutex_unlock(&server->lock);
     free(peer);
     if (status == MS_OK)
-        st_log(server, 0, "connected to the master at %s", address);
+        st_log(server, 0, "master_connected address=%s", address);
     else if (is_first_try)
-        st_log(server, 1, "no master at %s: %s (%s); trying on", address, error,
+        st_log(server, 1, "master_unreachable address=%s reason=\"%s\" status=%s", address, error,
                ms_status_name(status));
 }
 

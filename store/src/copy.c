@@ -383,7 +383,7 @@ static void *run(void *argument) {
         ms_status status = run_task(server, task);
         st_count_add(server, status == MS_OK ? ST_COUNT_COPIES : ST_COUNT_COPIES_FAILED, 1);
         if (status != MS_OK)
-            st_log(server, 1, "a copy from server %u failed: %s",
+            st_log(server, 1, "copy_failed source_server=%u status=%s",
                    task->view.source.replicas[0].head.server, ms_status_name(status));
         te_answer(server->engine, task->from, &task->header, status, NULL, 0, NULL, 0);
 

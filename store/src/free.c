@@ -98,7 +98,8 @@ static uint16_t free_extent(st_server *server, const ms_free_item *item) {
     st_table_slot *slot = st_table_find(&server->pendings, pending_key(segment, item->page));
     st_pending *pending = slot != NULL ? (void *)(uintptr_t)slot->value : NULL;
     bool is_reused = word >> 1 > item->version;
-    if (is_reused || atomic_load(&segment->uses[item->page]) == 0) {
+    if (is_reused || atomic_load(&segment->uses[item->page]) == 0 ||
+        ST_IS_PLANTED(ST_FAULT_FREED_EARLY)) {
         if (pending != NULL && pending->version <= item->version) {
             free(pending);
             st_table_remove(&server->pendings, pending_key(segment, item->page));
@@ -227,7 +228,7 @@ void st_handle_free(st_server *server, st_peer *peer, const te_request *request)
     if (!must_wait(server, &frees))
         st_run_free(server, request->peer, &frees, false);
     else if (!st_control_post(server, request->peer, request->header, request->body))
-        st_log(server, 1, "no memory for a FREE; the master will repeat it");
+        st_log(server, 1, "free_dropped reason=\"no memory; the master repeats it\"");
 }
 
 /* ---- NOTE ----------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  * reader says GONE, or FREE finds the use and FREED waits *(freed_waits)*.
  */
 #include "st_internal.h"
+#include "st_step.h"
 
 ms_status st_read_begin(void *context, void *peer_context, const ms_read_item *item) {
     st_segment *segment = context;
@@ -21,13 +22,12 @@ ms_status st_read_begin(void *context, void *peer_context, const ms_read_item *i
         st_drop_reader(segment, item->guard_page);
         return MS_LIMIT;
     }
-#ifndef ST_PLANT_NO_WORD_CHECK /* a fault that the stale-read hunt must find */
-    if (atomic_load(&segment->words[item->guard_page]) != item->word) {
+    if (atomic_load(&segment->words[item->guard_page]) != item->word &&
+        !ST_IS_PLANTED(ST_FAULT_NO_WORD_CHECK)) {
         st_drop_reader(segment, item->guard_page);
         st_count_add(segment->server, ST_COUNT_READS_GONE, 1);
         return MS_GONE;
     }
-#endif
     return MS_OK;
 }
 

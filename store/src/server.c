@@ -165,10 +165,12 @@ static void *grow(void *argument) {
         ms_status status = st_segment_grow(segment, segment->grow_pages);
         if (status != MS_OK) {
             atomic_store(&server->pool_state, ST_POOL_SMALLER);
-            st_log(server, 1, "the pool stays at %.1f of %.1f MiB: %s has no more room (%s)",
-                   (double)atomic_load(&segment->pages_ready) / 256,
-                   (double)segment->page_count / 256, server->config.segment_dir,
-                   ms_status_name(status));
+            st_log(server, 1,
+                   "pool_smaller ready_bytes=%llu wanted_bytes=%llu reason=\"no more room (%s) in "
+                   "%s\"",
+                   (unsigned long long)(atomic_load(&segment->pages_ready) * MS_PAGE_SIZE),
+                   (unsigned long long)(segment->page_count * MS_PAGE_SIZE), ms_status_name(status),
+                   server->config.segment_dir);
             return NULL;
         }
         int64_t used_ns = thread_cpu_ns() - before_ns;
@@ -177,7 +179,8 @@ static void *grow(void *argument) {
             return NULL;
     }
     atomic_store(&server->pool_state, ST_POOL_READY);
-    st_log(server, 0, "the whole pool of %.1f MiB is ready", (double)segment->page_count / 256);
+    st_log(server, 0, "pool_ready bytes=%llu",
+           (unsigned long long)(segment->page_count * MS_PAGE_SIZE));
     return NULL;
 }
 
@@ -190,8 +193,9 @@ static ms_status open_pool(st_server *server, char *error) {
                                   .page_count = config->size_bytes / MS_PAGE_SIZE,
                                   .huge_pages = config->huge_pages};
     if (st_segment_erase(config->segment_dir, config->hugetlb_dir, config->name))
-        st_log(server, 1,
-               "this node was started before: the objects that it held are gone, it starts empty");
+        st_log(
+            server, 1,
+            "starts_empty reason=\"the objects that this node held before its restart are gone\"");
     char warning[ST_ERROR_BYTES];
     st_segment *segment = &server->segments[0];
     ms_status status = st_segment_open(&options, segment, warning, error);
@@ -200,7 +204,7 @@ static ms_status open_pool(st_server *server, char *error) {
     segment->server = server;
     server->segment_count = 1;
     if (warning[0] != '\0')
-        st_log(server, 1, "%s", warning);
+        st_log(server, 1, "no_huge_pages reason=\"%s\"", warning);
     uint64_t ready = config->ready_bytes / MS_PAGE_SIZE;
     status = st_segment_grow(segment, ready < segment->page_count ? ready : segment->page_count);
     if (status != MS_OK)

@@ -210,7 +210,7 @@ static void on_close(void *context, te_peer number, void *peer_context, const ch
     pthread_mutex_unlock(&server->lock);
     if (peer->is_master) {
         if (!is_stopping)
-            st_log(server, 1, "lost the master: %s", reason != NULL ? reason : "closed");
+            st_log(server, 1, "master_lost reason=\"%s\"", reason != NULL ? reason : "closed");
         st_control_wake(server);
     }
     if (is_free)

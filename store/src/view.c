@@ -352,7 +352,8 @@ void st_view_process_died(st_server *server, uint32_t pid) {
         closed += count;
     }
     if (closed != 0)
-        st_log(server, 0, "process %u has ended: closed its %u views", pid, closed);
+        st_log(server, 0, "views_closed pid=%u count=%u reason=\"the process has ended\"", pid,
+               closed);
 }
 
 void st_views_count(st_server *server, uint64_t *views, uint64_t *bytes) {
