@@ -196,31 +196,29 @@ class TransferRequest:
 class SharedMemory:
     """Memory that peers on this host map and copy from directly: a sealed memfd.
 
-    Use `buffer` like any other; it must not be used after `close`.
+    Use `buffer` like any other memory.  It goes back to the system when it has been closed (or
+    forgotten) and no view of it is left, so that no view ever points to nothing.
     """
 
     def __init__(self, engine: TransferEngine, length: int) -> None:
-        address = ffi.new("void **")
-        _check(lib.te_shared_alloc(engine._handle(), length, address), "no shared memory left")
-        self._engine: TransferEngine | None = engine
-        self.address = int(ffi.cast("uintptr_t", address[0]))
+        made = ffi.new("void **")
+        _check(lib.te_shared_alloc(engine._handle(), length, made), "no shared memory left")
+        self._engine = engine
+        self.address = address = int(ffi.cast("uintptr_t", made[0]))
         self.length = length
-        self.buffer = memoryview(ffi.buffer(address[0], length))
+        # The buffer keeps `owner` alive, and so does every view of it.
+        owner = ffi.gc(made[0], lambda _: engine._free_shared(address, length), length)
+        self.buffer = memoryview(ffi.buffer(owner, length))
 
     def close(self) -> None:
-        """Unregister it if it is registered, and give it back.
+        """Unregister it if it is registered, and let go of it.
 
         Raises:
-            RequestError: Transfers or views still use it.
+            RequestError: Transfers use it: wait for them or cancel them first.
         """
-        engine, self._engine = self._engine, None
-        if engine is None:
-            return
-        try:
-            engine._free_shared(self)
-        except BaseException:
-            self._engine = engine
-            raise
+        self._engine._unregister_inside(self.address, self.length)
+        with contextlib.suppress(BufferError):  # an array on top of it: it lives as long as that
+            self.buffer.release()
 
     def __enter__(self) -> SharedMemory:
         return self
@@ -240,7 +238,8 @@ class TransferEngine:
     def __init__(
         self, config: EngineConfig | None = None, *, topology: Topology | None = None
     ) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: the last view of shared memory may be collected by a thread that holds it.
+        self._lock = threading.RLock()
         self._engine: Any = None
         self._buffers: dict[int, tuple[int, Any]] = {}
         self._channels: dict[tuple[str, bytes], Any] = {}
@@ -381,24 +380,24 @@ class TransferEngine:
         """Allocate memory that peers on this host map and copy from directly."""
         return SharedMemory(self, length)
 
-    def _free_shared(self, memory: SharedMemory) -> None:
-        if self._engine is None:
-            return  # went with the engine
+    def _unregister_inside(self, address: int, length: int) -> None:
         with self._lock:
-            inside = [
-                address
-                for address in self._buffers
-                if memory.address <= address < memory.address + memory.length
-            ]
-        for address in inside:
-            self.unregister_local_memory(address)
+            inside = [found for found in list(self._buffers) if address <= found < address + length]
+        for found in inside:
+            self.unregister_local_memory(found)
+
+    def _free_shared(self, address: int, length: int) -> None:
+        """Give shared memory back; called when the last view of it has gone."""
+        pointer = ffi.cast("void *", address)
+        engine = self._engine
+        if engine is None:
+            lib.te_shared_unmap(pointer, length)
+            return
         try:
-            memory.buffer.release()
-        except BufferError as error:
-            raise RequestError(
-                "views of the shared memory still exist: release them first", cause=error
-            ) from error
-        lib.te_shared_free(self._handle(), ffi.cast("void *", memory.address))
+            self._unregister_inside(address, length)
+        except RequestError:
+            return  # transfers that were given its address use it: it stays until the engine ends
+        lib.te_shared_free(engine, pointer)
 
     # ---- segments --------------------------------------------------------------------------------
 

@@ -251,6 +251,9 @@ ms_status te_attach(te_channel *channel, uint32_t segment, int64_t deadline_ns,
  * back at once; unregister it first, and nothing may be on its way. */
 ms_status te_shared_alloc(te_engine *engine, size_t length, void **address);
 void te_shared_free(te_engine *engine, void *address);
+/* Memory that was not freed outlives its engine, so that nobody who still looks at it is killed: this gives it
+ * back then.  `length` is what was allocated. */
+void te_shared_unmap(void *address, size_t length);
 /* end cdef */
 /* The id + 1 and offset by which the peer behind `channel` knows this address range: SHAREs it on first use.
  * NOT_REGISTERED: not from te_shared_alloc. */

@@ -55,7 +55,7 @@ void te_shared_close(te_shared *shared) {
     if (shared == NULL)
         return;
     for (size_t i = 0; i < shared->count; i++)
-        release(&shared->allocations[i]);
+        close(shared->allocations[i].descriptor); /* mapped it stays: see te_shared_unmap */
     free(shared->allocations);
     pthread_rwlock_destroy(&shared->lock);
     free(shared);
@@ -161,6 +161,11 @@ void te_shared_free(te_engine *engine, void *address) {
     pthread_rwlock_unlock(&shared->lock);
     if (gone.base != NULL)
         release(&gone);
+}
+
+void te_shared_unmap(void *address, size_t length) {
+    if (address != NULL && length > 0)
+        munmap(address, (length + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES);
 }
 
 bool te_shared_find(te_shared *shared, const void *address, size_t length, te_shared_range *range) {
