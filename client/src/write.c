@@ -50,7 +50,7 @@ typedef struct pipeline {
 static ms_status pipeline_receive(pipeline *pipe) {
     uint8_t body[256];
     te_reply reply = {.body = body, .body_size = sizeof body};
-    ms_status status = te_receive(pipe->connection, &reply, pipe->deadline_ns);
+    ms_status status = te_receive_exactly(pipe->connection, &reply, pipe->deadline_ns);
     pipe->in_flight--;
     return status != MS_OK ? status : (ms_status)reply.header.status;
 }

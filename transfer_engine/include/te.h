@@ -211,6 +211,8 @@ ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint
                   size_t body_count, const struct iovec *payload, size_t payload_count,
                   int64_t deadline_ns);
 ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadline_ns);
+/* The same when other answers may follow at once: requests are pipelined on this connection. */
+ms_status te_receive_exactly(te_connection *connection, te_reply *reply, int64_t deadline_ns);
 /* Waits until one of both has an answer to be received: 0 or 1 in *which. */
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
 uint64_t te_next_request(te_connection *connection);

@@ -288,9 +288,10 @@ static ms_status receive_sentence(te_connection *connection, te_reply *reply, co
     return status;
 }
 
-/* `whole`: body, payload and trailer one after the other into grown memory. */
+/* `whole`: body, payload and trailer one after the other into grown memory.  `exactly`: nothing behind the answer
+ * is received, for a connection on which another frame may follow at once. */
 static ms_status receive_answer(te_connection *connection, te_reply *reply, bool whole,
-                                int64_t deadline_ns) {
+                                bool exactly, int64_t deadline_ns) {
     uint8_t scratch[SCRATCH_BYTES];
     struct iovec parts[2] = {{.iov_base = &reply->header, .iov_len = sizeof reply->header},
                              {.iov_base = scratch, .iov_len = sizeof scratch}};
@@ -301,7 +302,7 @@ static ms_status receive_answer(te_connection *connection, te_reply *reply, bool
         parts[1] = (struct iovec){.iov_base = reply->payload, .iov_len = reply->payload_size};
     }
     size_t received = 0;
-    ms_status status = te_connection_first(connection, parts, 2, true, &received, deadline_ns);
+    ms_status status = te_connection_first(connection, parts, exactly ? 1 : 2, true, &received, deadline_ns);
     if (status == MS_OK) {
         status = te_connection_check(connection, &reply->header);
     }
@@ -364,7 +365,20 @@ ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadlin
         reply->body = NULL;
         reply->body_size = 0;
     }
-    ms_status status = receive_answer(connection, reply, false, deadline_ns);
+    ms_status status = receive_answer(connection, reply, false, false, deadline_ns);
+    if (status != MS_OK && reply->grow) {
+        free(reply->body);
+        reply->body = NULL;
+    }
+    return status;
+}
+
+ms_status te_receive_exactly(te_connection *connection, te_reply *reply, int64_t deadline_ns) {
+    if (reply->grow) {
+        reply->body = NULL;
+        reply->body_size = 0;
+    }
+    ms_status status = receive_answer(connection, reply, false, true, deadline_ns);
     if (status != MS_OK && reply->grow) {
         free(reply->body);
         reply->body = NULL;
@@ -374,7 +388,7 @@ ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadlin
 
 ms_status te_receive_whole(te_connection *connection, te_reply *reply, int64_t deadline_ns) {
     *reply = (te_reply){.grow = true};
-    ms_status status = receive_answer(connection, reply, true, deadline_ns);
+    ms_status status = receive_answer(connection, reply, true, false, deadline_ns);
     if (status != MS_OK) {
         free(reply->body);
         reply->body = NULL;
@@ -428,7 +442,8 @@ ms_status te_connection_hello(te_connection *connection, const void *hello, size
                                te_deadline_ms(deadline_ns), &body, 1, NULL, 0, deadline_ns);
     if (status == MS_OK ||
         status == MS_UNAVAILABLE) { /* who refuses us may have said why before it closed */
-        ms_status received = te_receive(connection, &reply, deadline_ns);
+        /* A master sends ADOPT right behind its answer. */
+        ms_status received = te_receive_exactly(connection, &reply, deadline_ns);
         status = status == MS_OK || received == MS_OK ? received : status;
     }
     if (status != MS_OK) {
