@@ -16,6 +16,8 @@
 
 #include "te_remote.h"
 
+#include "te_fault.h"
+
 #define BATCHES_MAX 4096u
 #define SLOT_BITS 12
 #define BATCH_REQUESTS_MAX ((size_t)1 << 20)

@@ -27,6 +27,8 @@
 #include "ms_copy.h"
 #include "te_parts.h"
 
+#include "te_fault.h"
+
 #define CHUNK_BYTES ((size_t)256 << 10)
 /* The last chunk of the helper takes about 25 us: spin that long before sleeping costs more than it. */
 #define FINISH_SPINS 2000

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <stdatomic.h>
-#include <sys/eventfd.h>
 
 static _Atomic long calls[2], nth_call[2];
 
@@ -82,6 +81,17 @@ int te_fault_epoll_create1(int flags) {
 
 int te_fault_eventfd(unsigned int value, int flags) {
     return fails(TE_FAULT_IO, EMFILE) ? -1 : eventfd(value, flags);
+}
+
+int te_fault_memfd_create(const char *name, unsigned int flags) {
+    return fails(TE_FAULT_IO, EMFILE) ? -1 : memfd_create(name, flags);
+}
+
+void *te_fault_mmap(void *address, size_t length, int protection, int flags, int descriptor,
+                    off_t offset) {
+    return fails(TE_FAULT_IO, ENOMEM)
+               ? MAP_FAILED
+               : mmap(address, length, protection, flags, descriptor, offset);
 }
 
 int te_fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,

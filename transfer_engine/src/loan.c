@@ -29,6 +29,8 @@
 
 #include "te_parts.h"
 
+#include "te_fault.h"
+
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif

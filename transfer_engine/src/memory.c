@@ -24,6 +24,8 @@
 #include "ms_frame.h"
 #include "te_parts.h"
 
+#include "te_fault.h"
+
 #define REGIONS_MAX 65536u
 
 struct te_region {

@@ -7,6 +7,8 @@
 #include "ms_frame.h"
 #include "te_parts.h"
 
+#include "te_fault.h"
+
 #define MESSAGES_MAX 4096u
 #define BYTES_MAX (64u << 20)
 

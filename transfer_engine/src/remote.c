@@ -14,6 +14,8 @@
 #include "ms_frame.h"
 #include "te_remote.h"
 
+#include "te_fault.h"
+
 #define REMOTES_MAX 1024u
 #define SLOT_BITS 10
 #define CONNECTIONS_MAX 8u

@@ -14,6 +14,8 @@
 
 #include "te_parts.h"
 
+#include "te_fault.h"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif

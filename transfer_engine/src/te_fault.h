@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -38,6 +40,9 @@ int te_fault_setsockopt(int socket, int level, int name, const void *value, sock
 int te_fault_epoll_ctl(int epoll, int operation, int descriptor, struct epoll_event *event);
 int te_fault_epoll_create1(int flags);
 int te_fault_eventfd(unsigned int value, int flags);
+int te_fault_memfd_create(const char *name, unsigned int flags);
+void *te_fault_mmap(void *address, size_t length, int protection, int flags, int descriptor,
+                    off_t offset);
 int te_fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                             void *(*run)(void *), void *argument);
 
@@ -55,6 +60,8 @@ int te_fault_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 #define epoll_ctl te_fault_epoll_ctl
 #define epoll_create1 te_fault_epoll_create1
 #define eventfd te_fault_eventfd
+#define memfd_create te_fault_memfd_create
+#define mmap te_fault_mmap
 #define pthread_create te_fault_pthread_create
 #endif
 

@@ -6,6 +6,8 @@
 #include "ms_frame.h"
 #include "te_remote.h"
 
+#include "te_fault.h"
+
 ms_status te_parts_open(te_engine *engine) {
     engine->shm = calloc(1, sizeof *engine->shm);
     if (engine->shm == NULL)
