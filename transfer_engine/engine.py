@@ -673,7 +673,7 @@ class TransferEngine:
         return channel
 
 
-_BATCH_SENTENCES = {
+_BATCH_SENTENCES: dict[int, str] = {
     Status.NOT_REGISTERED: "no such batch",
     Status.LIMIT: "the batch has no room for so many requests",
     Status.CANCELLED: "the batch was cancelled",
