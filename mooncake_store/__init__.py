@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from mooncake_store.version import __version__
 
 __all__ = ["AsyncClient", "Client", "StoreError", "__version__", "prefix_keys"]
 

@@ -22,6 +22,7 @@
     │   ├── VersionMismatchError       the two speak no common protocol version
     │   ├── ProtocolError              a frame that makes no sense
     │   └── AccessRefusedError         identity, token or right
+    │       └── InUseError                 another process holds the port, the socket or the lock
     ├── RequestError               the caller's mistake (also a ValueError)
     │   ├── InvalidKeyError
     │   ├── BufferTooSmallError
@@ -48,6 +49,7 @@ __all__ = [
     "ClusterError",
     "ConfigError",
     "DeviceError",
+    "InUseError",
     "InternalError",
     "InvalidKeyError",
     "LimitError",
@@ -319,6 +321,13 @@ class AccessRefusedError(ClusterError):
     """Identity, token or right does not allow this."""
 
     code = "MS-1208"
+
+
+class InUseError(AccessRefusedError):
+    """Another process holds the port, the socket or the lock that this one needs."""
+
+    code = "MS-1210"
+    hint = "stop that process, or choose another port with --port"
 
 
 class RequestError(StoreError, ValueError):

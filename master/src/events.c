@@ -62,16 +62,16 @@ void md_event(md_core *core, enum ms_event_kind kind, uint64_t version, uint64_t
 ms_status md_events(md_core *core, md_now now, const ms_events *asked, ms_writer *out) {
     md_set_now(core, now);
     md_events_ring *ring = &core->events;
-    if (asked->epoch != core->config.epoch || asked->sequence < ring->first ||
-        asked->sequence > ring->next)
+    uint64_t sequence = asked->sequence != 0 ? asked->sequence : ring->next;
+    if (asked->epoch != core->config.epoch || sequence < ring->first || sequence > ring->next)
         return MS_GONE;
-    uint64_t left = ring->next - asked->sequence;
+    uint64_t left = ring->next - sequence;
     ms_events_answer answer = {.epoch = core->config.epoch,
                                .count = left < asked->limit ? (uint32_t)left : asked->limit};
-    answer.sequence_next = asked->sequence + answer.count;
+    answer.sequence_next = sequence + answer.count;
     MS_WRITER_STRUCT(out, &answer);
     for (uint32_t i = 0; i < answer.count; i++) {
-        const md_event_entry *entry = entry_at(ring, asked->sequence + i);
+        const md_event_entry *entry = entry_at(ring, sequence + i);
         int64_t age_ms = core->now.now_ms - entry->at_ms;
         ms_event event = {.sequence = entry->sequence,
                           .version = entry->version,

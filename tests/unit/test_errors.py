@@ -112,6 +112,7 @@ def test_the_page_of_error_codes_is_complete_and_true() -> None:
     ]
     every = [error_from_status(status) for status in FAILURES]
     every.append(errors.ConfigError("a setting, a configuration file or a flag is wrong"))
+    every.append(errors.InUseError("another process holds the port, the socket or the lock"))
     assert rows == sorted(
         [
             error.code,

@@ -343,6 +343,8 @@ int te_notify_eventfd(te_engine *engine);
 ms_status te_channel_open_simple(te_engine *engine, const char *address, const uint8_t *hello,
                                  size_t hello_length, te_channel **channel);
 void te_channel_close(te_channel *channel);
+void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length);
+size_t te_channel_hello_answer(te_channel *channel, uint8_t *answer, size_t size);
 ms_status te_call_simple(te_channel *channel, uint16_t method, uint32_t flags, const uint8_t *body,
                          size_t body_length, uint8_t **answer, size_t *answer_length,
                          uint64_t *payload_offset, uint32_t *answer_status, int64_t deadline_ns,

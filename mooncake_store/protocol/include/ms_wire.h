@@ -295,7 +295,7 @@ enum ms_put_flag {
 };
 
 /* PUT_START item: struct, then key bytes, zero padding to 8.  Answer: list of ms_location (grants); when one
- * of them is NO_SPACE a string follows that says what the space is used for. */
+ * of them is NO_SPACE, TOO_LARGE or UNAVAILABLE a string follows that says what the space is used for. */
 typedef struct ms_put_item {
     ms_hash hash;
     uint64_t size;
@@ -404,7 +404,7 @@ _Static_assert(sizeof(ms_counter) == 16, "wire");
 /* EVENTS: body = ms_events.  Answer: ms_events_answer, then per event ms_event + key + padding.
  * A sequence no longer in the ring, or of another epoch, answers GONE: take a snapshot with LIST. */
 typedef struct ms_events {
-    uint64_t sequence; /* first wanted */
+    uint64_t sequence; /* first wanted; 0 = the next one that happens */
     uint32_t epoch;
     uint32_t limit;
 } ms_events;

@@ -1,0 +1,251 @@
+"""Coordination of one host without any service: a lock file, and a small state file beside it.
+
+    FOLDER/lock          flock of the leader; its text names that process, for people
+    FOLDER/state         epoch, cluster id, secret and members: JSON, 0600, replaced as a whole
+    FOLDER/tombstones    24 bytes and their CRC each, appended; cut at the first bad one
+
+The operating system lets go of the lock when its holder dies, so there is no lease to renew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mooncake_store.coordination.coordinator import Leadership, Tombstone
+from mooncake_store.errors import (
+    ConfigError,
+    DeviceError,
+    InternalError,
+    InUseError,
+    NotLeaderError,
+)
+
+__all__ = ["LocalCoordinator"]
+
+_EPOCH_MAX = 2**20 - 1
+_SECRET_BYTES = 192
+_RECORD = struct.Struct("<16sQI")
+
+
+@dataclass(slots=True)
+class _State:
+    cluster: int
+    secret: bytes
+    epoch: int = 0
+    members: dict[str, int] = field(default_factory=dict)  # node id in hex: incarnation
+
+    def encode(self) -> bytes:
+        document = {
+            "cluster": f"{self.cluster:016x}",
+            "secret": self.secret.hex(),
+            "epoch": self.epoch,
+            "members": self.members,
+        }
+        return json.dumps(document, indent=1).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> _State:
+        document = json.loads(data)
+        state = cls(
+            cluster=int(document["cluster"], 16),
+            secret=bytes.fromhex(document["secret"]),
+            epoch=int(document["epoch"]),
+            members={str(node): int(number) for node, number in document["members"].items()},
+        )
+        if len(state.secret) != _SECRET_BYTES or not 0 <= state.epoch <= _EPOCH_MAX:
+            raise ValueError("secret or epoch out of bounds")
+        return state
+
+
+class LocalCoordinator:
+    """The coordinator of a cluster whose only master is on this host.
+
+    Args:
+        folder: Where its files are; made when missing. None: a folder of its own that nobody finds
+            again, removed by `close`.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._is_temporary = folder is None
+        self._folder = (
+            Path(tempfile.mkdtemp(prefix="mooncake-store-")) if folder is None else folder
+        )
+        self._lock: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"local:{self._folder}"
+
+    async def lead(self, address: str) -> Leadership:
+        return await asyncio.to_thread(self._lead, address)
+
+    def _lead(self, address: str) -> Leadership:
+        if self._lock is not None:
+            raise InternalError(f"this process leads {self.name} already")
+        self._make_folder()
+        descriptor = self._open("lock")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise InUseError(
+                f"another master leads {self.name}: {holder or 'a process that says no name'}",
+                stage="lead",
+                cause=error,
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()}, {address}\n".encode(), 0)
+        self._lock = descriptor
+        with _Exclusive(self._folder):
+            state = self._read_state() or _State(
+                secrets.randbits(64), secrets.token_bytes(_SECRET_BYTES)
+            )
+            if state.epoch == _EPOCH_MAX:
+                raise InternalError(f"{self.name} has had {_EPOCH_MAX} leaders: remove that folder")
+            state.epoch += 1
+            self._write_state(state)
+        return Leadership(state.epoch, state.cluster, state.secret)
+
+    async def write_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
+        if self._lock is None:
+            raise NotLeaderError(f"this process does not lead {self.name}")
+        data = b"".join(_encode(tombstone) for tombstone in tombstones)
+        try:
+            # A few dozen bytes into a file in memory: a thread would cost more.
+            descriptor = self._open("tombstones", os.O_APPEND)
+            try:
+                if os.write(descriptor, data) != len(data):
+                    raise DeviceError(f"{self._folder}/tombstones: short write")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise DeviceError(
+                f"tombstones cannot be kept in {self._folder}: {error.strerror}", cause=error
+            ) from error
+
+    async def tombstones(self) -> tuple[Tombstone, ...]:
+        try:
+            data = (self._folder / "tombstones").read_bytes()
+        except FileNotFoundError:
+            return ()
+        highest: dict[bytes, int] = {}
+        for offset in range(0, len(data) - _RECORD.size + 1, _RECORD.size):
+            key_hash, version, checksum = _RECORD.unpack_from(data, offset)
+            if checksum != zlib.crc32(data[offset : offset + _RECORD.size - 4]):
+                break
+            highest[key_hash] = max(version, highest.get(key_hash, 0))
+        return tuple(Tombstone(key_hash, version) for key_hash, version in highest.items())
+
+    async def drop_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
+        if self._lock is None:
+            raise NotLeaderError(f"this process does not lead {self.name}")
+        gone = {tombstone.key_hash: tombstone.version for tombstone in tombstones}
+        left = [
+            tombstone
+            for tombstone in await self.tombstones()
+            if tombstone.version > gone.get(tombstone.key_hash, -1)
+        ]
+        self._replace("tombstones", b"".join(_encode(tombstone) for tombstone in left))
+
+    async def epoch(self) -> int:
+        state = self._read_state()
+        return 0 if state is None else state.epoch
+
+    async def raise_member(self, node_id: bytes, incarnation_min: int) -> int:
+        self._make_folder()
+        with _Exclusive(self._folder):
+            state = self._read_state() or _State(
+                secrets.randbits(64), secrets.token_bytes(_SECRET_BYTES)
+            )
+            incarnation = max(state.members.get(node_id.hex(), 0) + 1, incarnation_min)
+            state.members[node_id.hex()] = incarnation
+            self._write_state(state)
+        return incarnation
+
+    async def close(self) -> None:
+        if self._lock is not None:
+            os.ftruncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = None
+        if self._is_temporary:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ---- files ----
+
+    def _make_folder(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{self._folder} cannot be made: {error.strerror}", cause=error
+            ) from error
+
+    def _open(self, name: str, flags: int = 0) -> int:
+        path = self._folder / name
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+        except OSError as error:
+            raise DeviceError(f"{path} cannot be opened: {error.strerror}", cause=error) from error
+
+    def _read_state(self) -> _State | None:
+        path = self._folder / "state"
+        try:
+            return _State.decode(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DeviceError(f"{path} cannot be read: {error.strerror}", cause=error) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # Guessing an epoch here could give one out twice.
+            raise ConfigError(
+                f"{path} is damaged ({error}): stop all store servers, then remove that folder",
+                cause=error,
+            ) from error
+
+    def _write_state(self, state: _State) -> None:
+        self._replace("state", state.encode())
+
+    def _replace(self, name: str, data: bytes) -> None:
+        path, draft = self._folder / name, self._folder / f"{name}.{os.getpid()}.new"
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(draft, path)
+        except OSError as error:
+            raise DeviceError(f"{path} cannot be written: {error.strerror}", cause=error) from error
+
+
+class _Exclusive:
+    """Held while the state is read and written again: leader and servers both do."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "state.lock"
+        self._descriptor = -1
+
+    def __enter__(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def _encode(tombstone: Tombstone) -> bytes:
+    data = _RECORD.pack(tombstone.key_hash, tombstone.version, 0)[:-4]
+    return data + struct.pack("<I", zlib.crc32(data))

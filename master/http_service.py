@@ -1,0 +1,132 @@
+"""Health, version and metrics over HTTP, for probes, scrapes and people with curl."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from mooncake_store.master.metrics import exposition
+from mooncake_store.master.service import MasterService
+from mooncake_store.protocol.frames import WIRE_VERSION, WIRE_VERSION_OLDEST
+from mooncake_store.version import __version__
+
+__all__ = ["Check", "HttpService", "application"]
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to be so for the master to serve."""
+
+    name: str
+    is_ok: bool
+    reason: str
+
+
+def application(
+    service: MasterService, live: Callable[[], Check], ready: Callable[[], list[Check]]
+) -> Starlette:
+    """Return the ASGI application.
+
+    Args:
+        service: Whose metrics are shown.
+        live: Whether the process turns; when not, it should be started again.
+        ready: Whether it can serve.
+    """
+
+    async def livez(request: Request) -> Response:
+        return _verdict(request, [live()])
+
+    async def readyz(request: Request) -> Response:
+        return _verdict(request, ready())
+
+    async def version(request: Request) -> Response:
+        return JSONResponse(
+            {
+                "version": __version__,
+                "wire_version": WIRE_VERSION,
+                "wire_version_oldest": WIRE_VERSION_OLDEST,
+                "epoch": service.leadership.epoch,
+                "cluster": f"{service.leadership.cluster:016x}",
+            }
+        )
+
+    async def metrics(request: Request) -> Response:
+        return Response(exposition(service), media_type=METRICS_TYPE)
+
+    return Starlette(
+        routes=[
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/health", readyz),
+            Route("/version", version),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+def _verdict(request: Request, checks: list[Check]) -> Response:
+    is_ok = all(check.is_ok for check in checks)
+    status = 200 if is_ok else 503
+    if "verbose" not in request.query_params:
+        return PlainTextResponse("ok\n" if is_ok else "not ready\n", status)
+    document: dict[str, Any] = {
+        "ok": is_ok,
+        "checks": [
+            {"name": check.name, "ok": check.is_ok, "reason": check.reason} for check in checks
+        ],
+    }
+    return JSONResponse(document, status)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: the process stops its services in its own order."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpService:
+    """The HTTP server of a master, on a socket that listens already."""
+
+    def __init__(self, app: Starlette, held: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=30,
+            limit_concurrency=256,
+        )
+        self._server = _Server(config)
+        self._socket = held
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Serve from now on."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+
+    async def stop(self, timeout_s: float) -> None:
+        """Stop; answers under way have this long to finish."""
+        if self._task is None:
+            self._socket.close()
+            return
+        self._server.should_exit = True
+        _, pending = await asyncio.wait([self._task], timeout=timeout_s)
+        if pending:
+            self._server.force_exit = True
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=1.0)

@@ -1,0 +1,141 @@
+/* The master: the metadata core behind the message channel.
+ *
+ * Clients, tools and store servers connect; frames come in on ONE I/O thread, which calls the core
+ * under one lock, drains its effects and sends them.  Other threads (Python's) only read: metrics,
+ * members, log lines.  What the coordinator must do (tombstones) is handed out here and its result
+ * is handed back, because C never calls into Python.
+ *
+ * What clients may ask is said in ms_wire.h and docs/protocol.md.
+ */
+#ifndef MA_H
+#define MA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ms_wire.h"
+#include "te.h"
+
+/* begin cdef */
+typedef struct ma_master ma_master;
+
+typedef struct ma_config {
+    uint32_t epoch;                /* of this leadership, from the coordinator; above 0 */
+    uint64_t cluster;              /* id of the cluster, from the coordinator */
+    uint8_t secret[192];           /* of the cluster, for key hashes, from the coordinator */
+    const char *name;              /* for people; NULL = the host's */
+    uint32_t policy;               /* eviction: 0 lru, 1 lfu, 2 length_aware, 3 sieve */
+    uint32_t session_timeout_ms;   /* silence after which a client's session ends */
+    uint32_t location_lifetime_ms; /* how long a client may keep a location */
+    uint32_t member_grace_ms;      /* a server's objects leave after it was gone for so long */
+    uint32_t server_silence_ms;    /* a server without a frame for so long is cut off */
+    uint32_t evict_above_permille; /* watermark: background eviction starts above this use ... */
+    uint32_t evict_below_permille; /* ... and stops below this */
+    uint32_t soft_pin_ms;          /* a soft-pinned object is spared while used within this */
+    uint32_t events_max;           /* events kept for subscribers */
+    uint32_t puts_open_max;        /* puts begun and not ended, of all clients */
+    uint32_t sessions_max;         /* clients at a time */
+    uint32_t connections_max;      /* of clients, tools and servers together */
+    uint32_t answers_kept_max;     /* answers kept for repeats, a session */
+    uint64_t placement_seed;       /* makes placement repeatable in tests */
+} ma_config;
+
+void ma_config_default(ma_config *config);
+/* `error` has room for 256 bytes and gets a sentence. */
+ms_status ma_master_open(const ma_config *config, ma_master **master, char *error);
+/* port 0 = any; the real one is stored. */
+ms_status ma_master_listen_tcp(ma_master *master, const char *address, uint16_t port,
+                               uint16_t *bound, char *error);
+ms_status ma_master_listen_unix(ma_master *master, const char *path, char *error);
+/* Closes every connection and joins the I/O thread. */
+void ma_master_close(ma_master *master);
+
+/* Milliseconds since the I/O thread last looked at the clock, which it does 50 times a second. */
+int64_t ma_tick_age_ms(ma_master *master);
+
+/* ---- metrics ------------------------------------------------------------------------------------
+ * One list of names for STATUS and for scrapes: a sample's id is the position in it. */
+typedef struct ma_metric {
+    const char *name; /* without prefix: "evictions_total" */
+    const char *help; /* a sentence */
+    bool is_counter;  /* else a gauge */
+    bool is_labelled; /* a value a store server */
+} ma_metric;
+
+typedef struct ma_sample {
+    uint32_t id;
+    uint32_t label; /* server number + 1, or 0 */
+    uint64_t value;
+} ma_sample;
+
+size_t ma_metric_count(void);
+void ma_metric_get(size_t id, ma_metric *metric);
+/* Writes up to `max` samples and returns how many there are. */
+size_t ma_metrics_read(ma_master *master, ma_sample *samples, size_t max);
+
+/* How long requests take inside the master, waiting included (a remove waits for its holders). */
+typedef struct ma_op {
+    const char *name; /* "put_start" */
+    uint64_t count;
+    uint64_t failed; /* answered with a status other than OK as a whole */
+    uint64_t sum_ns;
+    uint64_t buckets
+        [20]; /* not cumulative; upper bounds: ma_op_bound_ns; what is above them is in count only */
+} ma_op;
+
+uint64_t ma_op_bound_ns(size_t bucket);
+/* The index-th operation; false past the last. */
+bool ma_op_read(ma_master *master, size_t index, ma_op *op);
+
+/* What the pool's bytes are used for. */
+typedef struct ma_space {
+    uint64_t bytes_total, bytes_free, bytes_writing, bytes_freeing;
+    uint64_t bytes_complete, bytes_hard_pinned, bytes_pinned, bytes_leased;
+} ma_space;
+void ma_space_read(ma_master *master, ma_space *space);
+
+/* ---- members ------------------------------------------------------------------------------------ */
+typedef struct ma_member_row {
+    uint8_t node_id[16];
+    uint32_t server; /* the number in locations and metric labels */
+    uint32_t incarnation;
+    uint32_t state; /* 0 joining, 1 ready, 2 draining, 3 gone */
+    uint32_t segment_count;
+    uint64_t pages_total, pages_ready, pages_free, pages_freeing, pages_pinned;
+    uint64_t object_count;
+    int64_t silent_ms; /* since its last frame; -1: not connected */
+    char name[64];
+    char addresses[256];
+    char unix_path[108];
+} ma_member_row;
+
+/* Writes up to `max` rows and returns how many there are. */
+size_t ma_members_read(ma_master *master, ma_member_row *rows, size_t max);
+
+/* ---- log and tombstones ------------------------------------------------------------------------- */
+/* Readable while a log line or a tombstone waits; closed with the master. */
+int ma_event_descriptor(ma_master *master);
+
+typedef struct ma_log_line {
+    int64_t wall_ms; /* since 1970 */
+    int32_t level;   /* as Python's logging: 10 debug, 20 info, 30 warning, 40 error */
+    char text[396];  /* "event key=value key=\"value with blanks\"" */
+} ma_log_line;
+
+/* The oldest waiting line; false: none. */
+bool ma_log_next(ma_master *master, ma_log_line *line);
+
+/* What the coordinator is to keep: of this key nothing up to this version counts any more. */
+typedef struct ma_tombstone {
+    uint64_t hash_low, hash_high;
+    uint64_t version;
+} ma_tombstone;
+
+/* The oldest that was not handed out yet; false: none. */
+bool ma_tombstone_next(ma_master *master, ma_tombstone *tombstone);
+/* It is written (MS_OK), or it cannot be: then those who wait for it are told so. */
+void ma_tombstone_done(ma_master *master, const ma_tombstone *tombstone, ms_status status);
+/* end cdef */
+
+#endif

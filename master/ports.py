@@ -1,0 +1,106 @@
+"""The master's three ports: messages on N, gRPC on N + 1, HTTP on N + 2."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from pathlib import Path
+
+from mooncake_store.errors import ConfigError, InUseError
+from mooncake_store.runtime import DEFAULT_PORT
+
+__all__ = ["holder_of_port", "is_free", "reserve"]
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """Return IPv4 or IPv6.
+
+    Raises:
+        ConfigError: No numeric address.
+    """
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, address)
+            return family
+    raise ConfigError(f"{address!r} is no numeric IPv4 or IPv6 address")
+
+
+def is_free(address: str, port: int) -> bool:
+    """Return whether nobody listens there."""
+    with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise ConfigError(
+                f"{address} port {port} cannot be listened on: {error.strerror}", cause=error
+            ) from error
+    return True
+
+
+def reserve(address: str, port: int, what: str, *, wanted_base: int) -> socket.socket:
+    """Return a socket that holds a port for a service beside the message channel.
+
+    It is bound with SO_REUSEPORT and does not listen, so that gRPC, which makes its own socket, can
+    take the port over while it is held.
+
+    Args:
+        address: Where to listen.
+        port: The port wanted; 0 = any.
+        what: The service's name, for messages.
+        wanted_base: The master's own port as it was asked for. Beside one that is neither the
+            default nor 0 a port that is taken is replaced by any free one.
+
+    Raises:
+        InUseError: The port is taken, and the base port is the default.
+    """
+    if port and not is_free(address, port):
+        if wanted_base == DEFAULT_PORT:
+            raise in_use(address, port, what)
+        port = 0
+    held = socket.socket(family_of(address), socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((address, port))
+    except OSError as error:
+        held.close()
+        raise in_use(address, port, what) from error
+    return held
+
+
+def in_use(address: str, port: int, what: str) -> InUseError:
+    """Return the error that names who holds a port."""
+    holder = holder_of_port(port)
+    by = f" by {holder}" if holder else " by a process of another user"
+    return InUseError(f"port {port} of {address}, wanted for {what}, is in use{by}", stage="listen")
+
+
+def holder_of_port(port: int) -> str:
+    """Return `pid 123 (name)` of the process that listens on a TCP port, or an empty text.
+
+    The kernel shows the descriptors of this user's processes only.
+    """
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                is_listening = fields[3] == "0A"
+                if is_listening and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{fields[9]}]")
+    if not inodes:
+        return ""
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(descriptor) in inodes:
+                        return f"pid {process.name} ({(process / 'comm').read_text().strip()})"
+    return ""

@@ -1,0 +1,371 @@
+"""A master as a process: coordination, message channel, gRPC, HTTP, log, and a clean stop.
+
+The message channel is up first (a few dozen milliseconds after the start); gRPC and HTTP, whose
+libraries take ten times as long to import, follow while clients already work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mooncake_store.coordination import Coordinator, open_coordinator
+from mooncake_store.errors import ConfigError, NotLeaderError, Status, StoreError
+from mooncake_store.logs import configure
+from mooncake_store.master import ports
+from mooncake_store.master.config import MasterConfig
+from mooncake_store.master.service import MasterService, log
+from mooncake_store.runtime import is_loopback, master_socket, runtime_dir
+
+if TYPE_CHECKING:
+    from mooncake_store.master.grpc_service import GrpcServer
+    from mooncake_store.master.http_service import Check, HttpService
+
+__all__ = ["Endpoints", "MasterProcess", "run_master"]
+
+_LIVE_S = 2.0  # an I/O thread that did not turn for so long is stuck
+_INSECURE_REMINDER_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a running master is reached, as its ready file says it in JSON.
+
+    Attributes:
+        address: Of all three ports.
+        grpc_port: None: not served.
+        http_port: None: not served.
+        unix_path: The message channel for processes of this host; empty: none.
+    """
+
+    pid: int
+    address: str
+    port: int
+    grpc_port: int | None
+    http_port: int | None
+    unix_path: str
+    epoch: int
+    cluster: str
+    coordinator: str
+
+    @property
+    def master(self) -> str:
+        """What clients are told: `127.0.0.1:7700`."""
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
+
+
+class MasterProcess:
+    """One master and everything around it, inside a running asyncio loop.
+
+    Args:
+        config: Its settings; `check` has passed.
+    """
+
+    def __init__(self, config: MasterConfig) -> None:
+        self._config = config
+        self._coordinator: Coordinator | None = None
+        self._service: MasterService | None = None
+        self._held: dict[str, socket.socket] = {}
+        self._endpoints: Endpoints | None = None
+        self._grpc: GrpcServer | None = None
+        self._http: HttpService | None = None
+        self._beside: asyncio.Task[None] | None = None
+        self._reminder: asyncio.Task[None] | None = None
+        self._tombstones: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self.stopped_leading = asyncio.Event()
+
+    @property
+    def service(self) -> MasterService:
+        assert self._service is not None, "start it first"
+        return self._service
+
+    async def start(self) -> Endpoints:
+        """Lead, and serve the message channel; gRPC and HTTP follow by themselves.
+
+        Raises:
+            InUseError: A port is taken, or another master leads; the message names the process.
+            StoreError: Something else is missing.
+        """
+        config = self._config
+        try:
+            return await self._start(config)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, config: MasterConfig) -> Endpoints:
+        ports.family_of(config.address)
+        if config.port and not ports.is_free(config.address, config.port):
+            raise ports.in_use(config.address, config.port, "messages")
+        _raise_descriptor_limit(config.connections_max + 256)
+        self._coordinator = open_coordinator(config.coordinator, port=config.port)
+        leadership = await self._coordinator.lead(f"{config.address} port {config.port or 'any'}")
+        service = self._service = MasterService(config, leadership)
+        asyncio.get_running_loop().add_reader(service.event_descriptor(), self._on_events)
+        try:
+            port = service.listen_tcp(config.address, config.port)
+        except StoreError:
+            if config.port and not ports.is_free(config.address, config.port):
+                raise ports.in_use(config.address, config.port, "messages") from None
+            raise
+        for offset, what, is_wanted in ((1, "gRPC", config.grpc), (2, "HTTP", config.http)):
+            if is_wanted:
+                wanted = (
+                    config.port + offset if config.port else _beside(config.address, port, offset)
+                )
+                self._held[what] = ports.reserve(
+                    config.address, wanted, what, wanted_base=config.port
+                )
+        if "HTTP" in self._held:
+            self._held["HTTP"].listen(128)  # a probe that comes early waits for its answer
+        self._endpoints = Endpoints(
+            pid=os.getpid(),
+            address=config.address,
+            port=port,
+            grpc_port=self._port_of("gRPC"),
+            http_port=self._port_of("HTTP"),
+            unix_path=self._listen_unix(port),
+            epoch=leadership.epoch,
+            cluster=f"{leadership.cluster:016x}",
+            coordinator=self._coordinator.name,
+        )
+        log(
+            logging.INFO,
+            "listening",
+            master=self._endpoints.master,
+            grpc_port=self._endpoints.grpc_port,
+            http_port=self._endpoints.http_port,
+            unix_path=self._endpoints.unix_path,
+        )
+        self._beside = asyncio.create_task(self._serve_beside(self._endpoints))
+        if not is_loopback(config.address):
+            self._reminder = asyncio.create_task(self._remind_of_insecurity())
+        return self._endpoints
+
+    def _port_of(self, what: str) -> int | None:
+        held = self._held.get(what)
+        return None if held is None else int(held.getsockname()[1])
+
+    def _listen_unix(self, port: int) -> str:
+        """Listen where processes of this host look; without it they use TCP."""
+        try:
+            runtime_dir()
+            path = str(master_socket(port))
+            self.service.listen_unix(path)
+        except StoreError as error:
+            log(logging.WARNING, "no_unix_socket", reason=error)
+            return ""
+        return path
+
+    # ---- gRPC and HTTP ----
+
+    async def _serve_beside(self, endpoints: Endpoints) -> None:
+        try:
+            # In threads: while a library is imported the loop goes on reading the log.
+            if "HTTP" in self._held:
+                await asyncio.to_thread(_import_http)
+                await self._start_http()
+            if "gRPC" in self._held:
+                await asyncio.to_thread(_import_grpc)
+                await self._start_grpc(endpoints)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log(logging.ERROR, "service_failed", reason=error)
+            logging.getLogger("mooncake_store.master").debug("traceback", exc_info=True)
+
+    async def _start_http(self) -> None:
+        from mooncake_store.master.http_service import HttpService, application
+
+        app = application(self.service, self._live, self._checks)
+        self._http = HttpService(app, self._held["HTTP"])
+        self._http.start()
+        log(logging.INFO, "http_serving", port=self._port_of("HTTP"))
+
+    async def _start_grpc(self, endpoints: Endpoints) -> None:
+        from mooncake_store.master.grpc_service import GrpcServer, MasterGrpcService
+
+        inside = f"unix:{endpoints.unix_path}" if endpoints.unix_path else endpoints.master
+        names = [metric.name for metric in self.service.metrics]
+        service = MasterGrpcService(inside, names, endpoints.epoch)
+        server = GrpcServer(service, lambda: all(check.is_ok for check in self._checks()))
+        assert endpoints.grpc_port is not None
+        await server.start(endpoints.address, endpoints.grpc_port)
+        self._grpc = server
+        self._held["gRPC"].close()  # the server has the port now
+        log(logging.INFO, "grpc_serving", port=endpoints.grpc_port)
+
+    def _live(self) -> Check:
+        from mooncake_store.master.http_service import Check
+
+        age_s = self.service.tick_age_s()
+        return Check("io_thread", age_s < _LIVE_S, f"it turned {age_s:.3f} s ago")
+
+    def _checks(self) -> list[Check]:
+        from mooncake_store.master.http_service import Check
+
+        members = self.service.members()
+        ready = sum(member.state == "ready" for member in members)
+        stopping = self._is_stopping
+        return [
+            Check(
+                "leading",
+                not stopping,
+                "it is stopping" if stopping else f"epoch {self.service.leadership.epoch}",
+            ),
+            self._live(),
+            # Not a condition: servers find a master only once it is said to be ready.
+            Check("store_servers", True, f"{ready} of {len(members)} are ready"),
+        ]
+
+    # ---- what C hands over ----
+
+    def _on_events(self) -> None:
+        self.service.pass_log_on()
+        if self._tombstones is None or self._tombstones.done():
+            self._tombstones = asyncio.create_task(self._keep_tombstones())
+
+    async def _keep_tombstones(self) -> None:
+        assert self._coordinator is not None
+        while tombstones := self.service.take_tombstones():
+            status = Status.OK
+            try:
+                await self._coordinator.write_tombstones(tombstones)
+            except NotLeaderError as error:
+                status = Status.NOT_LEADER
+                log(logging.ERROR, "lead_lost", reason=error)
+                self.stopped_leading.set()
+            except StoreError as error:
+                status = Status.IO_ERROR
+                log(logging.ERROR, "tombstones_not_kept", reason=error, count=len(tombstones))
+            self.service.finish_tombstones(tombstones, status)
+
+    async def _remind_of_insecurity(self) -> None:
+        while True:
+            log(
+                logging.WARNING,
+                "insecure",
+                reason=f"{self._config.address} is open to the network, unencrypted",
+            )
+            await asyncio.sleep(_INSECURE_REMINDER_S)
+
+    # ---- stop ----
+
+    async def stop(self) -> None:
+        """Stop everything; calls under way have `stop_timeout_s`. Can be called at any point."""
+        self._is_stopping = True
+        for task in (self._beside, self._reminder):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        timeout_s = self._config.stop_timeout_s
+        stopping = [part.stop(timeout_s) for part in (self._http, self._grpc) if part is not None]
+        await asyncio.gather(*stopping, return_exceptions=True)
+        for held in self._held.values():
+            held.close()
+        service, self._service = self._service, None
+        if service is not None:
+            asyncio.get_running_loop().remove_reader(service.event_descriptor())
+            if self._tombstones is not None:
+                await asyncio.wait([self._tombstones], timeout=1.0)
+            service.pass_log_on()
+            await asyncio.to_thread(service.close)
+        if self._endpoints is not None and self._endpoints.unix_path:
+            Path(self._endpoints.unix_path).unlink(missing_ok=True)
+        if self._coordinator is not None:
+            await self._coordinator.close()
+        log(logging.INFO, "stopped")
+
+
+def _import_http() -> None:
+    import mooncake_store.master.http_service  # noqa: F401
+
+
+def _import_grpc() -> None:
+    import mooncake_store.master.grpc_service  # noqa: F401
+
+
+def _beside(address: str, port: int, offset: int) -> int:
+    """Return the port next to one that the kernel chose, if it is free, else 0."""
+    wanted = port + offset
+    return wanted if wanted < 65536 and ports.is_free(address, wanted) else 0
+
+
+def _raise_descriptor_limit(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def write_ready_file(path: Path, endpoints: Endpoints) -> None:
+    """Write where the master is reached, so that whoever waits for the file reads all of it."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        draft.write_text(json.dumps(asdict(endpoints)) + "\n")
+        os.replace(draft, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", cause=error) from error
+
+
+def run_master(
+    config: MasterConfig,
+    *,
+    ready_file: Path | None = None,
+    on_ready: Callable[[Endpoints], None] | None = None,
+) -> None:
+    """Run a master until SIGTERM or SIGINT.
+
+    Args:
+        config: Its settings.
+        ready_file: Written, with its `Endpoints` as JSON, once clients can connect; removed at the
+            end.
+        on_ready: Called at the same moment.
+
+    Raises:
+        StoreError: It cannot start.
+    """
+    config.check()
+    configure(config.log_format, config.log_level)
+    asyncio.run(_run(config, ready_file, on_ready))
+
+
+async def _run(
+    config: MasterConfig, ready_file: Path | None, on_ready: Callable[[Endpoints], None] | None
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    process = MasterProcess(config)
+    endpoints = await process.start()
+    try:
+        if ready_file is not None:
+            write_ready_file(ready_file, endpoints)
+        if on_ready is not None:
+            on_ready(endpoints)
+        waits = [asyncio.ensure_future(event.wait()) for event in (stop, process.stopped_leading)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+        await process.stop()
