@@ -26,7 +26,6 @@ help: tools
 	@echo "make c-test      the C tests: plain, under ASan+UBSan, under TSan"
 	@echo "make py-test     the Python tests"
 	@echo "make format      lay out Python and C"
-	@echo "make protos      generate the gRPC stubs again"
 	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
 	@echo "make bench-peer  measure against the peer, installed in an environment of its own"
 	@echo "make clean       remove what was built, .venv too"
@@ -83,9 +82,6 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(if $(strip $(OUR_C)),$(BIN)/clang-format -i $(OUR_C))
-
-protos: setup
-	$(BIN)/python native/generate_protos.py
 
 c-test: setup
 	$(BIN)/python tests/c/run.py

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 
 import hypothesis
 import pytest
-
-# Functions that a header declares are bound when they are called.
-sys.setdlopenflags(os.RTLD_LAZY)
 
 # In CI everything that tests need is installed, so a skip there is a hole: it fails the run.
 NO_SKIP = os.environ.get("MOONCAKE_STORE_NO_SKIP") == "1"
