@@ -261,6 +261,9 @@ void te_shared_unmap(void *address, size_t length);
  * NOT_REGISTERED: not from te_shared_alloc. */
 ms_status te_share(te_channel *channel, const void *address, size_t length, uint32_t *source,
                    uint64_t *offset, int64_t deadline_ns);
+/* A WRITE with a source was answered NOT_REGISTERED: the ids are forgotten, the next te_share asks again.  te_write
+ * does this by itself. */
+void te_channel_shares_forget(te_channel *channel);
 /* Copies with the right kernel for the size, with a worker as second thread from helper_copy_bytes on. */
 void te_copy(te_engine *engine, void *target, const void *source, size_t length);
 

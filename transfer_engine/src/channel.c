@@ -48,7 +48,9 @@ struct te_channel {
     uint8_t *answer; /* of the newest HELLO */
     size_t answer_length;
     char error[TE_ERROR_BYTES];
-    uint64_t request_base; /* connections number their requests from different starts */
+    pid_t peer_pid;                /* behind the Unix socket, as of the newest connection */
+    _Atomic uint64_t shares_epoch; /* see te_channel_shares_epoch */
+    uint64_t request_base;         /* connections number their requests from different starts */
     void *attachments;
     void (*free_attachments)(void *attachments);
 };
@@ -227,6 +229,36 @@ static void drop_passed(te_connection *connection) {
     }
 }
 
+uint64_t te_channel_shares_epoch(te_channel *channel) {
+    return atomic_load_explicit(&channel->shares_epoch, memory_order_acquire);
+}
+
+/* A process forgets what we shared with our last connection; under the lock. */
+static void notice_last(te_channel *channel) {
+    for (const te_connection *other = channel->all; other != NULL; other = other->all_next) {
+        if (other->is_unix) {
+            return;
+        }
+    }
+    atomic_fetch_add_explicit(&channel->shares_epoch, 1, memory_order_release);
+}
+
+/* Another process may answer at the socket than before; under the lock, before the answer is replaced. */
+static void notice_process(te_channel *channel, const te_connection *connection,
+                           const uint8_t *answer, size_t answer_length) {
+    struct ucred peer = {0};
+    socklen_t size = sizeof peer;
+    (void)getsockopt(connection->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+    size_t offset = offsetof(ms_hello_answer, incarnation), length = sizeof(uint32_t);
+    bool is_other = peer.pid != channel->peer_pid || channel->answer_length < offset + length ||
+                    answer_length < offset + length ||
+                    memcmp(channel->answer + offset, answer + offset, length) != 0;
+    channel->peer_pid = peer.pid;
+    if (is_other) {
+        atomic_fetch_add_explicit(&channel->shares_epoch, 1, memory_order_release);
+    }
+}
+
 /* Out of the channel's books; under the lock.  The caller closes it afterwards. */
 static void unlist(te_channel *channel, te_connection *connection) {
     if (connection->all_previous != NULL) {
@@ -236,6 +268,9 @@ static void unlist(te_channel *channel, te_connection *connection) {
     }
     if (connection->all_next != NULL) {
         connection->all_next->all_previous = connection->all_previous;
+    }
+    if (connection->is_unix) {
+        notice_last(channel);
     }
     channel->rails[connection->rail].connections--;
     channel->count--;
@@ -398,6 +433,9 @@ static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **
         channel->all->all_previous = connection;
     }
     channel->all = connection;
+    if (connection->is_unix) {
+        notice_process(channel, connection, answer, answer_length);
+    }
     uint8_t *old = channel->answer;
     channel->answer = answer;
     channel->answer_length = answer_length;

@@ -45,6 +45,8 @@ typedef struct te_loan {
     const uint8_t *bytes;
     uint64_t length;
     size_t mapped;
+    dev_t device; /* with inode: which file, so that the same memory is mapped once */
+    ino_t inode;
     uint32_t id;
     /* Under the lock: */
     uint32_t
@@ -55,7 +57,7 @@ typedef struct te_loan {
 struct te_lender {
     te_lender *next;
     uint32_t uid, pid;
-    te_peer peer; /* tells processes apart whose pid we cannot see */
+    uint64_t hidden; /* tells processes apart whose pid we cannot see */
     uint32_t connections;
     uint32_t users; /* connections, and population of its loans */
     uint32_t loan_count;
@@ -124,18 +126,18 @@ void te_loans_close(te_loans *loans) {
     free(loans);
 }
 
-te_lender *te_lender_connect(te_loans *loans, uint32_t uid, uint32_t pid, te_peer peer) {
+te_lender *te_lender_connect(te_loans *loans, uint32_t uid, uint32_t pid, uint64_t hidden) {
     pthread_mutex_lock(&loans->lock);
     te_lender *lender = loans->lenders;
     while (lender != NULL &&
-           !(lender->uid == uid && lender->pid == pid && (pid != 0 || lender->peer == peer)))
+           !(lender->uid == uid && lender->pid == pid && (pid != 0 || lender->hidden == hidden)))
         lender = lender->next;
     if (lender == NULL) {
         lender = calloc(1, sizeof *lender);
         if (lender != NULL) {
             lender->uid = uid;
             lender->pid = pid;
-            lender->peer = peer;
+            lender->hidden = hidden;
             lender->next = loans->lenders;
             loans->lenders = lender;
         }
@@ -270,6 +272,18 @@ static void populate_later(te_engine *engine, te_lender *lender, te_loan *loan,
         populate_end(work);
 }
 
+/* Lock held.  The loan of the same bytes, if the lender shared them before: over another channel, or before it
+ * lost its connections. */
+static te_loan *find_again(te_lender *lender, const struct stat *file, uint64_t length) {
+    for (uint32_t i = 0; i < lender->loan_count; i++) {
+        te_loan *loan = lender->loans[i];
+        if (!loan->is_withdrawn && loan->inode == file->st_ino && loan->device == file->st_dev &&
+            loan->length == length)
+            return loan;
+    }
+    return NULL;
+}
+
 /* Lock held. */
 static ms_status admit(te_loans *loans, te_lender *lender, te_loan *loan) {
     if (lender->loan_count == LOANS_PER_LENDER_MAX ||
@@ -299,6 +313,13 @@ ms_status te_lender_share(te_engine *engine, te_lender *lender, int descriptor, 
         te_error(error, "shared memory refused: larger than 1 TiB");
         return MS_LIMIT;
     }
+    pthread_mutex_lock(&loans->lock);
+    te_loan *again = find_again(lender, &file, length);
+    if (again != NULL)
+        *id = again->id;
+    pthread_mutex_unlock(&loans->lock);
+    if (again != NULL)
+        return MS_OK;
     size_t mapped = (size_t)((length + MS_PAGE_SIZE - 1) / MS_PAGE_SIZE * MS_PAGE_SIZE);
     void *bytes = mmap(NULL, mapped, PROT_READ, MAP_SHARED, descriptor, 0);
     te_loan *loan = calloc(1, sizeof *loan);
@@ -310,7 +331,12 @@ ms_status te_lender_share(te_engine *engine, te_lender *lender, int descriptor, 
         return MS_NO_MEMORY;
     }
     /* One holder until withdrawn, and this call, so that an UNSHARE cannot take it away below. */
-    *loan = (te_loan){.bytes = bytes, .length = length, .mapped = mapped, .holders = 2};
+    *loan = (te_loan){.bytes = bytes,
+                      .length = length,
+                      .mapped = mapped,
+                      .device = file.st_dev,
+                      .inode = file.st_ino,
+                      .holders = 2};
     pthread_mutex_lock(&loans->lock);
     ms_status status = admit(loans, lender, loan);
     pthread_mutex_unlock(&loans->lock);
@@ -425,13 +451,16 @@ ms_status te_attach_answer(const te_segment_config *segment, ms_attached *answer
 
 /* ---- frames ---------------------------------------------------------------------------------------------- */
 
+/* The kernel says which process it is.  One of another pid namespace has no pid here: then its connections are
+ * known by the session that they name, or each is a lender of its own. */
 static void link_opened(te_engine *engine, te_link *link) {
     struct ucred peer;
     socklen_t size = sizeof peer;
     if (!link->is_unix || link->is_dialled || link->lender != NULL ||
         getsockopt(link->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
         return;
-    link->lender = te_lender_connect(engine->shm->loans, peer.uid, (uint32_t)peer.pid, link->peer);
+    uint64_t hidden = link->hello.session != 0 ? link->hello.session : link->peer;
+    link->lender = te_lender_connect(engine->shm->loans, peer.uid, (uint32_t)peer.pid, hidden);
 }
 
 static void link_closed(te_engine *engine, te_link *link) {

@@ -522,9 +522,7 @@ static ms_status try_once(te_remote *remote, te_session *session, te_opcode opco
         if (result >= MS_STATUS_COUNT || result == MS_PENDING)
             result = MS_BAD_FRAME;
         if (result == MS_NOT_REGISTERED && !is_last_try) {
-            *is_stale = true;
-            if (opcode == TE_WRITE && frames.writes[i].source != 0)
-                te_channel_shares_forget(session->channels[0]);
+            *is_stale = true; /* te_write has forgotten the ids of shared memory */
             continue;
         }
         pieces[frames.index[i]].status = result;

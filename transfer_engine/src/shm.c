@@ -1,11 +1,11 @@
 /* Asking side of shared memory: mapping a peer's segments (ATTACH), lending it our memory (SHARE).
  *
  * Both are rare exchanges over a Unix connection of the channel; what they give is kept in the channel:
- * mappings until it closes, share ids until the process behind the socket changes, the peer says that it does
- * not know them, or the memory is freed.
+ * mappings until it closes, share ids until the peer may have forgotten them (te_channel_shares_epoch), says
+ * that it does not know them, or the memory is freed.
  *
  * Lock order: a channel's `lock` is a leaf.  It is not held during an exchange, so two threads that share the
- * same memory at once may both ask; the second answer is given back with UNSHARE.
+ * same memory at once may both ask; the peer gives both the same id.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -57,8 +57,8 @@ struct channel_shm {
     attachment *attachments;
     share *shares;
     size_t share_count, share_room;
-    pid_t peer_pid;
-    uint32_t populating; /* attachments that a worker may touch */
+    uint64_t shares_epoch; /* of the ids: see te_channel_shares_epoch */
+    uint32_t populating;   /* attachments that a worker may touch */
     _Atomic bool closing;
 };
 
@@ -99,20 +99,9 @@ static void close_descriptors(exchange *what) {
         close(what->descriptors[--what->descriptor_count]);
 }
 
-/* A process that came after the one that gave the ids does not know them. */
-static void notice_process(channel_shm *shm, int socket) {
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
-        return;
-    pthread_mutex_lock(&shm->lock);
-    if (shm->peer_pid != peer.pid)
-        shm->share_count = 0;
-    shm->peer_pid = peer.pid;
-    pthread_mutex_unlock(&shm->lock);
-}
-
-static ms_status run_exchange(channel_shm *shm, exchange *what, int64_t deadline_ns) {
+/* *epoch: see te_channel_shares_epoch, as of when it was sent. */
+static ms_status run_exchange(channel_shm *shm, exchange *what, uint64_t *epoch,
+                              int64_t deadline_ns) {
     te_connection *connection;
     ms_status status = te_checkout(shm->channel, deadline_ns, &connection);
     if (status != MS_OK)
@@ -121,7 +110,7 @@ static ms_status run_exchange(channel_shm *shm, exchange *what, int64_t deadline
         te_checkin(connection, true);
         return MS_UNAVAILABLE;
     }
-    notice_process(shm, connection->descriptor);
+    *epoch = te_channel_shares_epoch(shm->channel);
     struct iovec body = {&what->request_body, sizeof what->request_body};
     te_reply reply = {.body = what->answer, .body_size = sizeof what->answer};
     status = te_send_passing(connection, MS_REQUEST, what->method, 0, te_next_request(connection),
@@ -263,7 +252,8 @@ ms_status te_attach(te_channel *channel, uint32_t segment, int64_t deadline_ns,
                      .request_body = segment,
                      .descriptor = -1,
                      .answer_length = sizeof(ms_attached)};
-    ms_status status = run_exchange(shm, &what, deadline_ns);
+    uint64_t epoch;
+    ms_status status = run_exchange(shm, &what, &epoch, deadline_ns);
     if (status != MS_OK)
         return status;
     ms_attached answer;
@@ -319,7 +309,8 @@ out:
 
 static void give_back(channel_shm *shm, uint32_t id, int64_t deadline_ns) {
     exchange what = {.method = MS_UNSHARE, .request_body = id, .descriptor = -1};
-    if (run_exchange(shm, &what, deadline_ns) == MS_OK)
+    uint64_t epoch;
+    if (run_exchange(shm, &what, &epoch, deadline_ns) == MS_OK)
         close_descriptors(&what);
 }
 
@@ -340,6 +331,14 @@ static void unshare_freed(channel_shm *shm, te_shared *shared, int64_t deadline_
         give_back(shm, id, deadline_ns);
 }
 
+/* Under the lock: what the peer has forgotten is forgotten here. */
+static void drop_stale(channel_shm *shm) {
+    uint64_t epoch = te_channel_shares_epoch(shm->channel);
+    if (shm->shares_epoch != epoch)
+        shm->share_count = 0;
+    shm->shares_epoch = epoch;
+}
+
 /* Under the lock. */
 static const share *find_share(const channel_shm *shm, uint64_t number) {
     for (size_t i = 0; i < shm->share_count; i++)
@@ -348,14 +347,13 @@ static const share *find_share(const channel_shm *shm, uint64_t number) {
     return NULL;
 }
 
-/* False: no memory.  *kept is the id to use: another thread may have been first. */
-static bool keep_share(channel_shm *shm, uint64_t number, uint32_t id, uint32_t *kept) {
+/* False: no memory.  `epoch`: from before the id was asked for; an id that is stale already is not kept.  Another
+ * thread may have been first: the peer gives it the same id. */
+static bool keep_share(channel_shm *shm, uint64_t number, uint32_t id, uint64_t epoch) {
     bool stored = true;
     pthread_mutex_lock(&shm->lock);
-    const share *known = find_share(shm, number);
-    if (known != NULL) {
-        *kept = known->id;
-    } else {
+    drop_stale(shm);
+    if (shm->shares_epoch == epoch && find_share(shm, number) == NULL) {
         if (shm->share_count == shm->share_room) {
             size_t room = shm->share_room == 0 ? 8 : shm->share_room * 2;
             share *grown = realloc(shm->shares, room * sizeof *grown);
@@ -367,7 +365,6 @@ static bool keep_share(channel_shm *shm, uint64_t number, uint32_t id, uint32_t 
         }
         if (stored)
             shm->shares[shm->share_count++] = (share){number, id};
-        *kept = id;
     }
     pthread_mutex_unlock(&shm->lock);
     return stored;
@@ -385,6 +382,7 @@ ms_status te_share(te_channel *channel, const void *address, size_t length, uint
     *offset = (uint64_t)((const uint8_t *)address - range.base);
 
     pthread_mutex_lock(&shm->lock);
+    drop_stale(shm);
     const share *known = find_share(shm, range.number);
     if (known != NULL)
         *source = known->id + 1;
@@ -400,20 +398,19 @@ ms_status te_share(te_channel *channel, const void *address, size_t length, uint
                      .request_body = range.length,
                      .descriptor = descriptor,
                      .answer_length = sizeof(uint64_t)};
-    ms_status status = run_exchange(shm, &what, deadline_ns);
+    uint64_t epoch = 0;
+    ms_status status = run_exchange(shm, &what, &epoch, deadline_ns);
     close(descriptor);
-    close_descriptors(&what);
     if (status != MS_OK)
         return status;
-    uint32_t id, kept;
+    close_descriptors(&what);
+    uint32_t id;
     memcpy(&id, what.answer, sizeof id);
-    if (!keep_share(shm, range.number, id, &kept)) {
+    if (!keep_share(shm, range.number, id, epoch)) {
         give_back(shm, id, deadline_ns);
         return MS_NO_MEMORY;
     }
-    if (kept != id)
-        give_back(shm, id, deadline_ns);
-    *source = kept + 1;
+    *source = id + 1;
     return MS_OK;
 }
 

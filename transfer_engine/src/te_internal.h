@@ -385,5 +385,8 @@ void te_channel_set_error(te_channel *channel, const char *error);
 void te_channel_set_attachments(te_channel *channel, void *attachments,
                                 void (*free_attachments)(void *attachments));
 void *te_channel_attachments(te_channel *channel);
+/* Grows when what was SHAREd over this channel may have been forgotten by the peer: its last Unix connection closed,
+ * or another process answers. */
+uint64_t te_channel_shares_epoch(te_channel *channel);
 
 #endif

@@ -26,9 +26,6 @@ ms_status te_parts_open(te_engine *engine);
 void te_parts_stop(te_engine *engine);
 void te_parts_close(te_engine *engine);
 
-/* A WRITE with a source was answered NOT_REGISTERED: the share ids are forgotten, the next te_share asks again. */
-void te_channel_shares_forget(te_channel *channel);
-
 /* ---- copy_helper.c ------------------------------------------------------------------------------------------ */
 typedef struct te_copier te_copier;
 ms_status te_copier_open(size_t stream_bytes, size_t helper_bytes, te_copier **copier);
@@ -57,8 +54,8 @@ typedef struct te_lender
 ms_status te_loans_open(te_loans **loans);
 void te_loans_close(te_loans *loans);
 /* A Unix connection of that process was accepted / closed.  Its loans end with its last connection.  pid 0 (another
- * pid namespace) is told apart by connection.  NULL: no memory. */
-te_lender *te_lender_connect(te_loans *loans, uint32_t uid, uint32_t pid, te_peer peer);
+ * pid namespace): told apart by `hidden`.  NULL: no memory. */
+te_lender *te_lender_connect(te_loans *loans, uint32_t uid, uint32_t pid, uint64_t hidden);
 void te_lender_disconnect(te_engine *engine, te_lender *lender);
 /* The descriptor stays the caller's.  REFUSED: not a memfd sealed against shrinking, or shorter than length; LIMIT: too many or
  * too large. */

@@ -404,6 +404,9 @@ static ms_status exchange_write(transfer *moved, const part *taken, te_connectio
         uint32_t one =
             reply.header.status == MS_OK || !is_list ? reply.header.status : answer[2 + i];
         write_status(moved, taken, taken->first + i, one);
+        if (one == MS_NOT_REGISTERED && moved->writes[taken->first + i].source != 0) {
+            te_channel_shares_forget(moved->channel);
+        }
     }
     if (reply.header.status != MS_OK && !is_list) {
         char sentence[TE_ERROR_BYTES];
