@@ -70,28 +70,37 @@ class Cluster:
         pool_size_bytes: Of each server.
         servers: How many.
         master_flags: More flags for the master (an eviction policy).
+        address: Loopback, of IPv4 or IPv6, on which all of it listens.
     """
 
     def __init__(
-        self, *, pool_size_bytes: int, servers: int = 1, master_flags: Sequence[str] = ()
+        self,
+        *,
+        pool_size_bytes: int,
+        servers: int = 1,
+        master_flags: Sequence[str] = (),
+        address: str = "127.0.0.1",
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mooncake-store-bench-")
         self._segments = tempfile.TemporaryDirectory(prefix="mooncake-store-bench-", dir="/dev/shm")
         folder = Path(self._folder.name)
         # Nobody's settings: neither a file of this user nor variables of this shell.
         self.environment = {**_without_settings(), "XDG_CONFIG_HOME": str(folder)}
-        port = _free_port()
-        self.address = f"127.0.0.1:{port}"
+        self._host = address
+        port = _free_port(address)
+        self.address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         self.servers: list[ServerProcess] = []
         self.master = ServerProcess(
-            ["master", "--port", str(port), *master_flags], folder / "master.log", self.environment
+            ["master", "--port", str(port), "--address", address, *master_flags],
+            folder / "master.log",
+            self.environment,
         )
         try:
             self._wait_for_port(port)
             for number in range(servers):
                 flags = ["--master", self.address, "--name", f"bench-{os.getpid()}-{number}"]
                 flags += ["--pool-size", f"{pool_size_bytes}B", "--port", "0"]
-                flags += ["--segment-dir", self._segments.name]
+                flags += ["--segment-dir", self._segments.name, "--address", address]
                 log = folder / f"server-{number}.log"
                 self.servers.append(ServerProcess(["server", *flags], log, self.environment))
             self._wait_for_servers(servers, pool_size_bytes)
@@ -125,9 +134,9 @@ class Cluster:
     def _wait_for_port(self, port: int) -> None:
         end = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < end and self.master.is_running():
-            with socket.socket() as probe:
+            with socket.socket(_family(self._host)) as probe:
                 probe.settimeout(0.5)
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                if probe.connect_ex((self._host, port)) == 0:
                     return
             time.sleep(0.01)
         raise UnavailableError(f"the master did not start:\n{self.master.last_words()}")
@@ -156,7 +165,11 @@ def _without_settings() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("MOONCAKE_STORE_")}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _free_port(address: str) -> int:
+    with socket.socket(_family(address)) as probe:
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])

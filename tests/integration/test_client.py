@@ -1,0 +1,510 @@
+"""The sync client against real processes, over shared memory and over TCP."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from mooncake_store import Client
+from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.errors import (
+    BufferTooSmallError,
+    ClosedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    ObjectPinnedError,
+    ObjectTooLargeError,
+    PoolFullError,
+    RequestError,
+    StoreError,
+    TransferTimeoutError,
+    UnavailableError,
+)
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = (0, 1, 15, 4095, 4096, 4097, 65536, 65537, MIB, MIB + 1, 5 * MIB + 3, 16 * MIB)
+
+
+def value_of(key: str, size: int, version: int = 0) -> bytes:
+    """Bytes that prove which put of which key they are."""
+    return random.Random(f"{key}/{version}").randbytes(size)
+
+
+@pytest.fixture(params=["local", "tcp"])
+def store(request: pytest.FixtureRequest, shared_cluster: Cluster) -> Iterator[Client]:
+    local = request.param == "local"
+    with Client(shared_cluster.address, strict=True, use_local_paths=local) as client:
+        yield client
+
+
+@pytest.fixture
+def prefix(store: Client) -> Iterator[str]:
+    """A key prefix that no other test has; what is under it goes with the test."""
+    name = f"{uuid.uuid4().hex}/"
+    yield name
+    store.remove_matching(name, force=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_object_round_trips(store: Client, prefix: str, size: int) -> None:
+    key = prefix + "object"
+    value = value_of(key, size)
+    assert store.put(key, value) is True
+    assert store.get(key) == value
+    buffer = bytearray(size + 3)
+    buffer[size:] = b"end"
+    assert store.get_into(key, buffer) == size
+    assert bytes(buffer) == value + b"end"
+
+
+def test_get_into_leaves_a_too_small_buffer_alone(store: Client, prefix: str) -> None:
+    store.put(prefix + "x", b"0123456789")
+    buffer = bytearray(b"----")
+    with pytest.raises(BufferTooSmallError, match="10 bytes, the buffer only 4"):
+        store.get_into(prefix + "x", buffer)
+    assert buffer == b"----"
+
+
+def test_existing_key_is_left_as_it_is(store: Client, prefix: str) -> None:
+    assert store.put(prefix + "x", b"first") is True
+    assert store.put(prefix + "x", b"second") is False
+    assert store.get(prefix + "x") == b"first"
+
+
+def test_upsert_replaces_at_once_for_cached_locations(store: Client, prefix: str) -> None:
+    key = prefix + "x"
+    for version in range(20):
+        value = value_of(key, 1000 + version * 700, version)
+        assert store.upsert(key, value) is True
+        assert store.get(key) == value
+
+
+def test_missing_object_is_none_everywhere(store: Client, prefix: str) -> None:
+    key = prefix + "absent"
+    assert store.get(key) is None
+    assert store.get_into(key, bytearray(1)) is None
+    assert store.exists(key) is False
+    assert store.stat(key) is None
+    assert store.remove(key) is False
+    with store.view(key) as memory:
+        assert memory is None
+    assert store.get_batch([key, key]) == [None, None]
+    with pytest.raises(ObjectNotFoundError):
+        store.annotate(key, hard_pin=True)
+
+
+def test_batches_answer_key_by_key(store: Client, prefix: str) -> None:
+    keys = [f"{prefix}{number}" for number in range(400)]
+    values = [value_of(key, number * 41) for number, key in enumerate(keys)]
+    assert store.put_batch(keys[::2], values[::2]) == [True] * 200
+    assert store.put_batch(keys, values) == [False, True] * 200
+    assert store.get_batch([*keys, prefix + "no"]) == [*values, None]
+    buffers = [bytearray(len(value)) for value in values]
+    assert store.get_batch_into(keys, buffers) == [len(value) for value in values]
+    assert [bytes(buffer) for buffer in buffers] == values
+    assert store.exists_batch([prefix + "no", *keys]) == [False, *[True] * 400]
+    assert store.remove([*keys[:3], prefix + "no"]) == [True, True, True, False]
+
+
+def test_mistake_in_a_batch_spoils_only_its_item(store: Client, prefix: str) -> None:
+    keys = [prefix + "good", "", "x" * 1025, prefix + "also"]
+    results = store.put_batch(keys, [b"a", b"b", b"c", b"d"])
+    assert results[0] is True and results[3] is True
+    assert isinstance(results[1], InvalidKeyError) and isinstance(results[2], InvalidKeyError)
+    found = store.get_batch_into([prefix + "good", prefix + "also"], [bytearray(1), bytearray(0)])
+    assert found[0] == 1 and isinstance(found[1], BufferTooSmallError)
+    assert store.get_batch(keys)[0] == b"a"
+
+
+def test_empty_batches_are_empty(store: Client) -> None:
+    assert store.put_batch([], []) == []
+    assert store.get_batch([]) == []
+    assert store.exists_batch([]) == []
+    assert store.match_prefix([]).count == 0
+
+
+@pytest.mark.parametrize("key", ["", "x" * 1025, "ü" * 513])
+def test_bad_key_is_refused(store: Client, key: str) -> None:
+    for call in (
+        lambda: store.put(key, b""),
+        lambda: store.get(key),
+        lambda: store.exists(key),
+        lambda: store.remove(key),
+        lambda: store.stat(key),
+    ):
+        with pytest.raises(InvalidKeyError):
+            call()
+
+
+def test_wrong_types_are_refused_and_lose_nothing(store: Client, prefix: str) -> None:
+    with pytest.raises(TypeError):
+        store.get(b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        store.put(prefix + "x", "text")
+    with pytest.raises((TypeError, BufferError)):
+        store.get_into(prefix + "x", b"read-only")
+    with pytest.raises(ValueError, match="as many buffers as keys"):
+        store.put_batch([prefix + "x"], [])
+    with pytest.raises(RequestError):
+        store.put(prefix + "x", b"", replicas=99)
+    with pytest.raises(RequestError):
+        store.put(prefix + "x", b"", ttl_s=-1)
+    with pytest.raises(ValueError, match="timeout_s"):
+        store.get(prefix + "x", timeout_s=0)
+    assert store.put(prefix + "x", b"fine") is True
+
+
+def test_keys_may_be_any_text(store: Client, prefix: str) -> None:
+    for key in ("\x1b[31m", "a\nb", "ключ", "🔑" * 60, " ", "x" * 900):
+        assert store.put(prefix + key, key.encode()) is True
+        assert store.get(prefix + key) == key.encode()
+    assert len(list(store.list(prefix))) == 6
+
+
+def test_value_beyond_the_pool_is_refused_at_once(store: Client, prefix: str) -> None:
+    memory = bytes(MIB)
+    with pytest.raises(ObjectTooLargeError):
+        store.put(prefix + "x", (id(memory), 1 << 40))
+
+
+def test_removed_object_is_never_seen_again(store: Client, prefix: str) -> None:
+    key = prefix + "x"
+    for version in range(50):
+        store.put(key, value_of(key, 5000, version))
+        assert store.get(key) is not None  # its location is cached now
+        assert store.remove(key) is True
+        assert store.get(key) is None
+
+
+def test_another_client_sees_a_put_at_once(
+    store: Client, shared_cluster: Cluster, prefix: str
+) -> None:
+    with Client(shared_cluster.address, strict=True) as other:
+        for number in range(50):
+            key = f"{prefix}{number}"
+            store.put(key, key.encode())
+            assert other.get(key) == key.encode()
+            other.remove(key)
+            assert store.get(key) is None
+
+
+def test_match_prefix_counts_from_the_first(store: Client, prefix: str) -> None:
+    keys = [f"{prefix}{number}" for number in range(8)]
+    store.put_batch([*keys[:5], keys[6]], [b"x"] * 6, chain=True)
+    with store.match_prefix(keys, pin=True) as match:
+        assert (match.count, match.keys, match.is_pinned) == (5, keys[:5], True)
+        assert store.stat(keys[4]).pin_count == 1  # type: ignore[union-attr]
+    assert store.stat(keys[4]).pin_count == 0  # type: ignore[union-attr]
+    assert store.match_prefix([prefix + "no", *keys]).count == 0
+
+
+def test_hard_pin_protects_from_removal(store: Client, prefix: str) -> None:
+    key = prefix + "x"
+    store.put(key, b"kept", hard_pin=True)
+    with pytest.raises(ObjectPinnedError):
+        store.remove(key)
+    assert store.remove_matching(prefix) == 0
+    store.annotate(key, hard_pin=False)
+    assert store.remove(key) is True
+
+
+def test_ttl_ends_an_object(store: Client, prefix: str) -> None:
+    key = prefix + "x"
+    store.put(key, b"soon gone", ttl_s=0.3)
+    assert store.get(key) == b"soon gone"
+    assert store.stat(key).ttl_s is not None  # type: ignore[union-attr]
+    end = time.monotonic() + 5
+    while store.exists(key):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    store.put(key, b"again")
+    store.annotate(key, ttl_s=1000)
+    assert 900 < store.stat(key).ttl_s <= 1000  # type: ignore[union-attr,operator]
+
+
+def test_replicas_lie_on_distinct_nodes(store: Client, prefix: str) -> None:
+    key = prefix + "x"
+    value = value_of(key, 300_000)
+    store.put(key, value, replicas=2)
+    nodes = {replica.node for replica in store.stat(key).replicas}  # type: ignore[union-attr]
+    assert len(nodes) == 2
+    assert store.change_replica(key, 1) == 1
+    assert store.get(key) == value
+    assert store.change_replica(key, 2) == 2
+    assert store.get(key) == value
+
+
+def test_fewer_replicas_than_asked_are_told(
+    store: Client, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert store.put(prefix + "x", b"three?", replicas=3) is True
+    assert "2 replicas instead of 3" in caplog.text
+    with pytest.raises(StoreError):
+        store.put(prefix + "y", b"three!", replicas=3, min_replicas=3)
+    assert store.exists(prefix + "y") is False
+
+
+def test_list_by_prefix_and_expression(store: Client, prefix: str) -> None:
+    keys = {f"{prefix}{kind}/{number}" for kind in "ab" for number in range(1500)}
+    ordered = sorted(keys)
+    store.put_batch(ordered, [b""] * len(ordered))
+    assert {item.key for item in store.list(prefix)} == keys
+    assert len(list(store.list(prefix + "a/"))) == 1500
+    assert len(list(store.list(prefix, limit=7))) == 7
+    assert len(list(store.list(regex=f"^{prefix}b/1[0-9]$"))) == 10
+    with pytest.raises(RequestError):
+        list(store.list(regex="("))
+    assert store.remove_matching(regex=f"^{prefix}a/.*[13579]$") == 750
+    assert store.remove_matching(prefix) == 2250
+
+
+def test_view_is_the_stored_bytes(store: Client, prefix: str) -> None:
+    key = prefix + "x"
+    value = value_of(key, MIB)
+    store.put(key, value)
+    view = store.view(key)
+    with view as memory:
+        assert memory is not None and memory.readonly and memory == value
+        assert store.remove(key) is True  # answered although the view is open
+        assert store.get(key) is None
+        filler = value_of("filler", MIB)
+        for number in range(40):
+            store.put(f"{prefix}filler{number}", filler)
+        assert memory == value  # its pages were not handed out
+    view.close()
+
+
+def test_alloc_memory_is_a_source(store: Client, prefix: str) -> None:
+    memory = store.alloc(8 * MIB)
+    value = value_of("alloc", 8 * MIB)
+    memory[:] = value
+    assert store.put(prefix + "whole", memory) is True
+    assert store.put(prefix + "part", memory[MIB + 5 : 3 * MIB]) is True
+    assert store.get(prefix + "whole") == value
+    assert store.get(prefix + "part") == value[MIB + 5 : 3 * MIB]
+    store.free(memory)
+    with pytest.raises(RequestError):
+        store.free(memory)
+
+
+def test_raw_memory_is_a_source_and_a_target(store: Client, prefix: str) -> None:
+    import ctypes
+
+    source = ctypes.create_string_buffer(value_of("raw", 70_000), 70_000)
+    target = ctypes.create_string_buffer(70_000)
+    assert store.put(prefix + "x", (ctypes.addressof(source), 70_000)) is True
+    assert store.get_into(prefix + "x", (ctypes.addressof(target), 70_000)) == 70_000
+    assert target.raw == source.raw
+
+
+def test_threads_share_a_client(store: Client, prefix: str) -> None:
+    wrong: list[str] = []
+
+    def work(thread: int) -> None:
+        for number in range(60):
+            key = f"{prefix}{thread}/{number}"
+            value = value_of(key, 20_000)
+            if store.put(key, value) is not True or store.get(key) != value:
+                wrong.append(key)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+def test_one_of_many_writers_wins(store: Client, shared_cluster: Cluster, prefix: str) -> None:
+    for round_number in range(10):
+        key = f"{prefix}{round_number}"
+        stored: list[bytes] = []
+        barrier = threading.Barrier(6)
+
+        def write(
+            mark: int, key: str = key, stored: list[bytes] = stored, barrier: object = barrier
+        ) -> None:
+            barrier.wait(10)  # type: ignore[attr-defined]
+            value = bytes([mark]) * 30_000
+            try:
+                if store.put(key, value):
+                    stored.append(value)
+            except StoreError as error:
+                assert error.retryable  # another put of the key was open
+
+        threads = [threading.Thread(target=write, args=(mark,)) for mark in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(stored) == 1
+        assert store.get(key) == stored[0]
+
+
+def test_closed_client_says_so(shared_cluster: Cluster) -> None:
+    client = Client(shared_cluster.address)
+    client.close()
+    client.close()
+    for call in (lambda: client.get("x"), lambda: client.put("x", b""), client.members):
+        with pytest.raises(ClosedError):
+            call()
+
+
+def test_forked_client_says_so_and_the_parent_goes_on(shared_cluster: Cluster) -> None:
+    with Client(shared_cluster.address) as client:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                client.get("x")
+                answer = b"no error"
+            except ClosedError:
+                answer = b"closed"
+            os.write(write, answer)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(read, 100) == b"closed"
+        assert client.get("x") is None
+
+
+def test_nobody_there_is_said_within_the_deadline() -> None:
+    started = time.monotonic()
+    with pytest.raises(UnavailableError, match="127.0.0.1:9"):
+        Client("127.0.0.1:9", connect_timeout_s=1.0)
+    assert time.monotonic() - started < 1.5
+
+
+def test_stranger_at_the_port_is_said_within_the_deadline() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        with pytest.raises(StoreError):
+            Client(f"127.0.0.1:{port}", connect_timeout_s=0.5)
+
+
+def test_pins_of_a_killed_client_end_with_its_session(shared_cluster: Cluster) -> None:
+    key = uuid.uuid4().hex
+    program = (
+        "import sys, time\n"
+        "from mooncake_store import Client\n"
+        f"store = Client({shared_cluster.address!r})\n"
+        f"store.put({key!r}, b'x'); store.pin({key!r}); print('pinned', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline() == b"pinned\n"
+    with Client(shared_cluster.address, strict=True) as store:
+        assert store.stat(key).pin_count == 1  # type: ignore[union-attr]
+        child.kill()
+        child.wait()
+        end = time.monotonic() + 30
+        while store.stat(key).pin_count:  # type: ignore[union-attr]
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        store.remove(key)
+    child.stdout.close()
+
+
+class TestFaults:
+    """Each with a store of its own, because something in it is broken on purpose."""
+
+    def test_frozen_server_is_a_miss_within_the_deadline(self) -> None:
+        with Cluster(pool_size_bytes=64 * MIB, servers=1) as cluster:
+            with Client(cluster.address, use_local_paths=False) as store:
+                store.put("x", b"value")
+                cluster.servers[0].signal(signal.SIGSTOP)
+                started = time.monotonic()
+                assert store.get("x", timeout_s=0.5) is None
+                assert time.monotonic() - started < 0.7
+                assert isinstance(store.last_error, TransferTimeoutError | UnavailableError)
+                with pytest.raises(StoreError):
+                    store.put("y", b"value", timeout_s=0.5)
+                assert time.monotonic() - started < 2.5
+                cluster.servers[0].signal(signal.SIGCONT)
+                assert store.get("x") == b"value"
+
+    def test_frozen_master_lets_cached_locations_be_read(self) -> None:
+        with Cluster(pool_size_bytes=64 * MIB, servers=1) as cluster:
+            with Client(cluster.address) as store:
+                store.put("x", b"value")
+                assert store.get("x") == b"value"
+                cluster.master.signal(signal.SIGSTOP)
+                assert store.get("x", timeout_s=0.5) == b"value"
+                started = time.monotonic()
+                assert store.exists("x", timeout_s=0.5) is False
+                assert store.get("unknown", timeout_s=0.5) is None
+                assert time.monotonic() - started < 1.3
+                cluster.master.signal(signal.SIGCONT)
+                assert store.exists("x") is True
+
+    def test_killed_holder_is_served_by_the_other_replica(self) -> None:
+        with Cluster(pool_size_bytes=64 * MIB, servers=2) as cluster:
+            for local in (False, True):
+                with Client(cluster.address, use_local_paths=local) as store:
+                    keys = [f"{local}/{number}" for number in range(20)]
+                    value = value_of("replicated", 100_000)
+                    for key in keys:
+                        store.put(key, value, replicas=2)
+                        assert store.get(key) == value
+            with Client(cluster.address, use_local_paths=False) as store:
+                cluster.servers[0].signal(signal.SIGKILL)
+                for key in keys:
+                    assert store.get(key) == value
+
+    def test_killed_server_is_a_miss_and_a_refused_put(self) -> None:
+        with Cluster(pool_size_bytes=64 * MIB, servers=1) as cluster:
+            with Client(cluster.address, use_local_paths=False) as store:
+                store.put("x", b"value")
+                cluster.servers[0].signal(signal.SIGKILL)
+                assert store.get("x", timeout_s=2) is None
+                with pytest.raises(StoreError):
+                    store.put("y", b"value", timeout_s=2)
+
+    def test_full_pool_of_pinned_objects_says_what_fills_it(self) -> None:
+        with Cluster(pool_size_bytes=32 * MIB, servers=1) as cluster:
+            with Client(cluster.address, strict=True) as store:
+                value = bytes(4 * MIB)
+                count = 0
+                with pytest.raises(PoolFullError, match="pinned"):
+                    for count in range(20):
+                        store.put(f"pinned/{count}", value, hard_pin=True, timeout_s=3)
+                assert count >= 6
+                store.annotate("pinned/0", hard_pin=False)
+                assert store.put("fits", value) is True
+                assert store.exists("pinned/0") is False
+
+    def test_ipv6_serves(self) -> None:
+        with Cluster(pool_size_bytes=32 * MIB, servers=1, address="::1") as cluster:
+            with Client(cluster.address, strict=True, use_local_paths=False) as store:
+                value = value_of("v6", MIB)
+                store.put("v6", value)
+                assert store.get("v6") == value
+
+    def test_sixty_four_clients_start_at_once(self) -> None:
+        with Cluster(pool_size_bytes=64 * MIB, servers=1) as cluster:
+            failed: list[BaseException] = []
+
+            def start(number: int) -> None:
+                try:
+                    with Client(cluster.address, strict=True, worker_threads=1) as store:
+                        store.put(f"{number}", b"x" * number)
+                        assert store.get(f"{number}") == b"x" * number
+                except BaseException as error:
+                    failed.append(error)
+
+            threads = [threading.Thread(target=start, args=(number,)) for number in range(64)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            assert not failed
