@@ -86,11 +86,14 @@ void cl_leave(cl_client *client);
 typedef struct cl_item {
     const uint8_t *key;
     uint32_t key_length;
-    ms_status status;       /* out */
-    ms_hash hash;           /* filled in by the calls */
-    void *memory;           /* get: target.  put: source */
-    uint64_t size;          /* get: room in target.  put: bytes of the object */
-    uint64_t bytes;         /* out: bytes of the object */
+    ms_status status; /* out */
+    ms_hash hash;     /* filled in by the calls */
+    void *memory;     /* get: target.  put: source */
+    uint64_t size;    /* get: room in target.  put: bytes of the object */
+    uint64_t bytes;   /* out: bytes of the object */
+    /* NULL: `memory` is all.  Else `size` bytes in so many pieces, in order; none is empty. */
+    const struct iovec *pieces;
+    uint32_t piece_count;
     uint32_t replica_count; /* out, put: how many were made */
 } cl_item;
 

@@ -6,6 +6,7 @@
  * (check_always).  A replica that fails is not tried again in this call.
  */
 #include "cl_internal.h"
+#include "pieces.h"
 
 #define ROUNDS_MAX 6u
 #define HEDGE_NS 80000000ll    /* with another replica left, a node gets so long ... */
@@ -16,6 +17,7 @@ typedef struct read_state {
     cl_node *node;
     uint32_t tried; /* bit per replica */
     uint32_t replica;
+    uint32_t runs;   /* read items of this round */
     uint8_t lookups; /* how often this item was looked up because its location was stale */
 } read_state;
 
@@ -49,19 +51,26 @@ static bool inside(const te_mapping *mapping, const cl_location *location,
 
 static ms_status read_mapped(cl_client *client, const te_mapping *mapping,
                              const cl_location *location, const cl_replica *replica,
-                             uint8_t *target) {
+                             const cl_item *item) {
     if (!inside(mapping, location, replica))
         return MS_GONE;
+    cl_cursor cursor;
+    cl_cursor_open(&cursor, item);
     uint64_t left = location->size;
     for (uint32_t i = 0; i < replica->extent_count && left > 0; i++) {
         const ms_extent *extent = &location->extents[replica->extent_first + i];
+        const uint8_t *source = mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE;
         uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
         if (length > left)
             length = left;
-        te_copy(client->engine, target, mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE,
-                length);
-        target += length;
         left -= length;
+        while (length > 0) {
+            uint64_t run;
+            uint8_t *target = cl_cursor_next(&cursor, length, &run);
+            te_copy(client->engine, target, source, run);
+            source += run;
+            length -= run;
+        }
     }
     /* The payload's loads come before the words' (protocol 4.2); streaming stores were fenced by te_copy. */
     atomic_thread_fence(memory_order_acquire);
@@ -134,7 +143,9 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
     bool all_have_others = true;
     for (size_t i = 0; i < count; i++)
         if (states[i].node == node) {
-            reads += states[i].location->replicas[states[i].replica].extent_count;
+            states[i].runs = 0;
+            reads += cl_runs_max(&items[i],
+                                 states[i].location->replicas[states[i].replica].extent_count);
             bytes += states[i].location->size;
             all_have_others = all_have_others && has_other_replica(&states[i]);
         }
@@ -159,24 +170,31 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
                 continue;
             const cl_location *location = states[i].location;
             const cl_replica *replica = &location->replicas[states[i].replica];
-            uint8_t *target = items[i].memory;
+            cl_cursor cursor;
+            cl_cursor_open(&cursor, &items[i]);
             uint64_t left = location->size;
-            for (uint32_t j = 0; j < replica->extent_count; j++, at++) {
+            for (uint32_t j = 0; j < replica->extent_count; j++) {
                 const ms_extent *extent = &location->extents[replica->extent_first + j];
-                uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
+                uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE, done = 0;
                 if (length > left)
                     length = left;
-                read_items[at] = (ms_read_item){.segment = replica->segment,
-                                                .flags = 1,
-                                                .offset = (uint64_t)extent->page * MS_PAGE_SIZE,
-                                                .length = length,
-                                                .word = ms_word(location->version, 1),
-                                                .guard_page = extent->page};
-                targets[at] = target;
-                target += length;
                 left -= length;
+                do { /* an empty object is read too: its word says whether it is there */
+                    uint64_t run;
+                    targets[at] = cl_cursor_next(&cursor, length - done, &run);
+                    read_items[at++] =
+                        (ms_read_item){.segment = replica->segment,
+                                       .flags = 1,
+                                       .offset = (uint64_t)extent->page * MS_PAGE_SIZE + done,
+                                       .length = run,
+                                       .word = ms_word(location->version, 1),
+                                       .guard_page = extent->page};
+                    states[i].runs++;
+                    done += run;
+                } while (done < length);
             }
         }
+        reads = at;
         int64_t limit_ns = deadline_ns;
         if (all_have_others) {
             int64_t hedge_ns = te_now_ns() + HEDGE_NS + (int64_t)bytes * HEDGE_NS_PER_BYTE;
@@ -199,10 +217,9 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
         if (states[i].node != node)
             continue;
         states[i].node = NULL;
-        const cl_replica *replica = &states[i].location->replicas[states[i].replica];
-        const uint32_t extent_count = replica->extent_count;
+        const uint32_t runs = states[i].runs;
         ms_status outcome = status;
-        for (uint32_t j = 0; j < extent_count && outcome == MS_OK; j++) {
+        for (uint32_t j = 0; j < runs && outcome == MS_OK; j++) {
             const ms_read_result *result = &results[at + j];
             if (result->status != MS_OK)
                 outcome = (ms_status)result->status;
@@ -211,7 +228,7 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
                 outcome = MS_GONE;
 #endif
         }
-        at += extent_count;
+        at += runs;
         if (outcome == MS_OK) {
             finished(&items[i], &states[i]);
         } else if (outcome == MS_GONE || outcome == MS_WRONG_INCARNATION) {
@@ -252,7 +269,7 @@ static void read_or_choose(cl_client *client, cl_item *item, read_state *state, 
     const te_mapping *mapping = cl_node_map(state->node, replica->segment, deadline_ns);
     if (mapping == NULL)
         return;
-    ms_status status = read_mapped(client, mapping, state->location, replica, item->memory);
+    ms_status status = read_mapped(client, mapping, state->location, replica, item);
     state->node = NULL;
     if (status != MS_OK) {
         stale(client, item, state);

@@ -8,6 +8,7 @@ typedef struct cl_put_state {
     cl_location *grant; /* NULL: not granted */
     uint64_t sealed;    /* bit per replica: every extent of it is SEALED */
     ms_status failed;   /* of a replica that is not */
+    uint32_t runs;      /* write items of the replica that is being written */
     bool ended;         /* the master has answered put_end */
 } cl_put_state;
 

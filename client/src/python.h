@@ -42,6 +42,13 @@ typedef enum cl_operation {
     CL_COMMAND = 10 /* any frame to the master; no keys, a body of bytes */
 } cl_operation;
 
+/* An item's memory in several buffers. */
+typedef struct cl_piece_list {
+    struct iovec *parts;
+    cl_buffer *buffers;
+    size_t count;
+} cl_piece_list;
+
 /* One call: its arguments in C, references that keep them alive, and what came of it. */
 typedef struct cl_job {
     cl_operation operation;
@@ -50,9 +57,10 @@ typedef struct cl_job {
     size_t count;
     bool is_single; /* one key was given, not a list: one result, errors are raised */
     cl_item *items;
-    PyObject **keys;    /* references */
-    cl_buffer *buffers; /* obj NULL: none held */
-    PyObject **values;  /* bytes being filled (CL_GET) */
+    PyObject **keys;       /* references */
+    cl_buffer *buffers;    /* obj NULL: none held */
+    cl_piece_list *pieces; /* NULL: no item has any */
+    PyObject **values;     /* bytes being filled (CL_GET) */
     cl_put_options put;
     bool force, pin;
     uint32_t pin_deadline_ms;

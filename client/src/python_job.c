@@ -126,21 +126,62 @@ static int take_keys(cl_job *job, PyObject *keys) {
 }
 
 /* A buffer, or raw memory as a tuple (address, length) that the caller keeps alive. */
-static int take_memory(cl_job *job, size_t index, PyObject *memory, bool writable) {
-    cl_item *item = &job->items[index];
+static int take_part(PyObject *memory, bool writable, struct iovec *part, cl_buffer *buffer) {
     if (PyTuple_Check(memory) && PyTuple_Size(memory) == 2) {
-        item->memory = PyLong_AsVoidPtr(PyTuple_GetItem(memory, 0));
+        part->iov_base = PyLong_AsVoidPtr(PyTuple_GetItem(memory, 0));
         if (PyErr_Occurred())
             return -1;
-        item->size = PyLong_AsUnsignedLongLong(PyTuple_GetItem(memory, 1));
+        part->iov_len = PyLong_AsSize_t(PyTuple_GetItem(memory, 1));
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (get_buffer(memory, &job->buffers[index], writable ? BUFFER_WRITABLE : BUFFER_SIMPLE) != 0) {
-        job->buffers[index].obj = NULL;
+    if (get_buffer(memory, buffer, writable ? BUFFER_WRITABLE : BUFFER_SIMPLE) != 0) {
+        buffer->obj = NULL;
         return -1;
     }
-    item->memory = job->buffers[index].buf;
-    item->size = (uint64_t)job->buffers[index].len;
+    *part = (struct iovec){.iov_base = buffer->buf, .iov_len = (size_t)buffer->len};
+    return 0;
+}
+
+/* A list: the item's bytes lie in these pieces, in order. */
+static int take_pieces(cl_job *job, size_t index, PyObject *memories, bool writable) {
+    size_t count = (size_t)PyList_Size(memories);
+    if (job->pieces == NULL)
+        job->pieces = calloc(job->count, sizeof *job->pieces);
+    cl_piece_list *list = job->pieces != NULL ? &job->pieces[index] : NULL;
+    if (list != NULL) {
+        list->parts = calloc(count + 1, sizeof *list->parts);
+        list->buffers = calloc(count + 1, sizeof *list->buffers);
+    }
+    if (list == NULL || list->parts == NULL || list->buffers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    cl_item *item = &job->items[index];
+    item->size = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        list->count = i + 1;
+        struct iovec part;
+        if (take_part(PyList_GetItem(memories, (Py_ssize_t)i), writable, &part,
+                      &list->buffers[i]) != 0)
+            return -1;
+        item->size += part.iov_len;
+        if (part.iov_len > 0)
+            list->parts[kept++] = part;
+    }
+    item->pieces = list->parts;
+    item->piece_count = kept > 0 ? (uint32_t)kept : 1; /* nothing at all is one empty piece */
+    return 0;
+}
+
+static int take_memory(cl_job *job, size_t index, PyObject *memory, bool writable) {
+    if (PyList_Check(memory))
+        return take_pieces(job, index, memory, writable);
+    struct iovec part;
+    if (take_part(memory, writable, &part, &job->buffers[index]) != 0)
+        return -1;
+    job->items[index].memory = part.iov_base;
+    job->items[index].size = part.iov_len;
     return 0;
 }
 
@@ -247,6 +288,7 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
     job->async = NULL;
     job->body = NULL;
     job->answer = NULL;
+    job->pieces = NULL;
     job->started_ns = te_now_ns();
     job->items = job->item_scratch;
     job->keys = job->key_scratch;
@@ -306,6 +348,16 @@ void cl_job_release(cl_job *job) {
         if (job->buffers != NULL && job->buffers[i].obj != NULL)
             release_buffer(&job->buffers[i]);
     }
+    for (size_t i = 0; job->pieces != NULL && i < job->count; i++) {
+        cl_piece_list *list = &job->pieces[i];
+        for (size_t j = 0; list->buffers != NULL && j < list->count; j++)
+            if (list->buffers[j].obj != NULL)
+                release_buffer(&list->buffers[j]);
+        free(list->parts);
+        free(list->buffers);
+    }
+    free(job->pieces);
+    job->pieces = NULL;
     if (job->items != job->item_scratch)
         free(job->items);
     if (job->keys != job->key_scratch)

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "cl_internal.h"
+#include "pieces.h"
 #include "put.h"
 
 #define STAGING_SLOTS 4u
@@ -72,7 +73,7 @@ static ms_status pipeline_send(pipeline *pipe, const ms_write_item *item, const 
  * The frame with the seal goes when all before it were answered, so that a failed one is never sealed. */
 static ms_status stage_extent(cl_client *client, pipeline *pipe, const cl_staging *staging,
                               uint32_t source, uint64_t source_offset, ms_write_item item,
-                              const uint8_t *bytes, uint64_t length, const ms_writer *seal) {
+                              cl_cursor *bytes, uint64_t length, const ms_writer *seal) {
     const uint64_t slot_bytes = client->config.staging_bytes / STAGING_SLOTS;
     uint64_t done = 0;
     for (uint32_t slot = 0; done < length; slot = (slot + 1) % STAGING_SLOTS) {
@@ -83,7 +84,10 @@ static ms_status stage_extent(cl_client *client, pipeline *pipe, const cl_stagin
             status = pipeline_receive(pipe);
         if (status != MS_OK)
             return status;
-        memcpy(staging->address + slot * slot_bytes, bytes + done, step);
+        for (uint64_t filled = 0, run; filled < step; filled += run) {
+            const uint8_t *source = cl_cursor_next(bytes, step - filled, &run);
+            memcpy(staging->address + slot * slot_bytes + filled, source, run);
+        }
         while (status == MS_OK && is_last && pipe->in_flight > 0)
             status = pipeline_receive(pipe);
         if (status != MS_OK)
@@ -118,7 +122,8 @@ static ms_status write_staged(cl_putting *put, size_t index, const cl_replica *r
     if (status == MS_OK)
         status = te_checkout(node->writing, put->deadline_ns, &pipe.connection);
     if (status == MS_OK) {
-        const uint8_t *bytes = put->items[index].memory;
+        cl_cursor bytes;
+        cl_cursor_open(&bytes, &put->items[index]);
         uint64_t left = grant->size;
         uint8_t seal_bytes[2048];
         for (uint32_t i = 0; i < replica->extent_count && status == MS_OK; i++) {
@@ -132,9 +137,8 @@ static ms_status write_staged(cl_putting *put, size_t index, const cl_replica *r
                                   .page = extent->page,
                                   .page_count = extent->page_count,
                                   .version = grant->version};
-            status = stage_extent(client, &pipe, staging, source, source_offset, item, bytes,
+            status = stage_extent(client, &pipe, staging, source, source_offset, item, &bytes,
                                   length, &seal);
-            bytes += length;
             left -= length;
         }
         while (status == MS_OK && pipe.in_flight > 0)
@@ -194,35 +198,43 @@ static void list_close(write_list *list) {
         ms_writer_close(&list->seals);
 }
 
-/* The extents of one replica of one object. */
-static void list_add(write_list *list, const cl_putting *put, size_t index,
-                     const cl_replica *replica, uint32_t source, uint64_t source_offset) {
+/* The extents of one replica of one object, cut where its pieces of memory end; the last run of an extent brings
+ * the seal. */
+static void list_add(write_list *list, cl_putting *put, size_t index, const cl_replica *replica,
+                     uint32_t source, uint64_t source_offset) {
     const cl_location *grant = put->states[index].grant;
-    const uint8_t *bytes = put->items[index].memory;
+    cl_cursor cursor;
+    cl_cursor_open(&cursor, &put->items[index]);
     uint64_t left = grant->size;
+    put->states[index].runs = 0;
     for (uint32_t i = 0; i < replica->extent_count; i++) {
         const ms_extent *extent = &grant->extents[replica->extent_first + i];
-        uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
+        uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE, done = 0;
         if (length > left)
             length = left;
+        left -= length;
         size_t before = list->seals.length;
         cl_put_write_seal(put, index, (uint16_t)i, replica->extent_count, &list->seals);
-        list->items[list->count] =
-            (ms_write_item){.segment = replica->segment,
-                            .page = extent->page,
-                            .page_count = extent->page_count,
-                            .source = source,
-                            .version = grant->version,
-                            .length = length,
-                            .source_offset = source_offset,
-                            .seal_length = (uint32_t)(list->seals.length - before)};
-        list->sources[list->count] = source == 0 ? bytes : NULL;
-        if (source == 0)
-            list->payload_bytes += length;
-        list->count++;
-        bytes += length;
-        source_offset += length;
-        left -= length;
+        do {
+            uint64_t run;
+            const uint8_t *bytes = cl_cursor_next(&cursor, length - done, &run);
+            list->items[list->count] = (ms_write_item){.segment = replica->segment,
+                                                       .page = extent->page,
+                                                       .page_count = extent->page_count,
+                                                       .source = source,
+                                                       .version = grant->version,
+                                                       .offset = done,
+                                                       .length = run,
+                                                       .source_offset = source_offset};
+            list->sources[list->count] = source == 0 ? bytes : NULL;
+            if (source == 0)
+                list->payload_bytes += run;
+            list->count++;
+            put->states[index].runs++;
+            source_offset += run;
+            done += run;
+        } while (done < length);
+        list->items[list->count - 1].seal_length = (uint32_t)(list->seals.length - before);
     }
 }
 
@@ -297,7 +309,7 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list,
             if (put->items[i].status != MS_PENDING || put->states[i].grant == NULL)
                 continue;
             bool sealed = true;
-            for (uint32_t j = 0; j < put->states[i].grant->replicas[0].extent_count; j++, at++)
+            for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
                 if (list->statuses[at] != MS_OK) {
                     sealed = false;
                     replica_failed(put, i, (ms_status)list->statuses[at]);
@@ -325,7 +337,8 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
     size_t writes = 0;
     for (size_t i = 0; i < put->count; i++)
         if (nodes[i] == node)
-            writes += put->states[i].grant->replicas[replica_index].extent_count;
+            writes += cl_runs_max(&put->items[i],
+                                  put->states[i].grant->replicas[replica_index].extent_count);
     write_list list;
     ms_status status = list_open(&list, writes);
     bool staged_any = false;
@@ -336,8 +349,9 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
         uint32_t source = 0;
         uint64_t source_offset = 0;
         if (node->is_local && put->items[i].size > CL_INLINE_WRITE_MAX &&
-            te_share(node->writing, put->items[i].memory, put->items[i].size, &source,
-                     &source_offset, put->deadline_ns) != MS_OK) {
+            (put->items[i].pieces != NULL ||
+             te_share(node->writing, put->items[i].memory, put->items[i].size, &source,
+                      &source_offset, put->deadline_ns) != MS_OK)) {
             ms_status staged = write_staged(put, i, replica, node);
             if (staged == MS_OK) {
                 put->states[i].sealed |= 1ull << replica_index;
@@ -371,8 +385,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
                     put->states[i].failed != MS_OK)
                     continue;
                 bool sealed = true;
-                for (uint32_t j = 0; j < put->states[i].grant->replicas[replica_index].extent_count;
-                     j++, at++)
+                for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
                     if (list.statuses[at] != MS_OK) {
                         sealed = false;
                         replica_failed(put, i, (ms_status)list.statuses[at]);

@@ -508,3 +508,31 @@ class TestFaults:
             for thread in threads:
                 thread.join(60)
             assert not failed
+
+
+def cut(value: bytes, random_: random.Random) -> list[bytearray]:
+    """Some pieces, empty ones among them, that are as long as the value."""
+    pieces, at = [], 0
+    while at < len(value):
+        step = random_.choice([0, 1, 7, 4095, 4096, 40_000, 1 << 20])
+        pieces.append(bytearray(value[at : at + step]))
+        at += step
+    return pieces
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 100_000, 3 * MIB + 11])
+def test_memory_may_lie_in_pieces(store: Client, prefix: str, size: int) -> None:
+    chance = random.Random(size)
+    key = prefix + "x"
+    value = value_of(key, size)
+    assert store.put(key, cut(value, chance)) is True
+    assert store.get(key) == value
+    targets = [bytearray(len(piece)) for piece in cut(value, chance)]
+    assert store.get_into(key, targets) == size
+    assert b"".join(targets) == value
+    keys = [f"{prefix}{number}" for number in range(20)]
+    values = [value_of(name, size) for name in keys]
+    assert store.put_batch(keys, [cut(one, chance) for one in values]) == [True] * 20
+    several = [[bytearray(len(piece)) for piece in cut(one, chance)] for one in values]
+    assert store.get_batch_into(keys, several) == [size] * 20
+    assert [b"".join(parts) for parts in several] == values
