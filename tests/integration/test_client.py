@@ -11,11 +11,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mooncake_store import Client
-from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.cli.bench.cluster import Cluster, ServerProcess
 from mooncake_store.errors import (
     BufferTooSmallError,
     ClosedError,
@@ -378,7 +379,7 @@ def test_forked_client_says_so_and_the_parent_goes_on(shared_cluster: Cluster) -
 
 def test_nobody_there_is_said_within_the_deadline() -> None:
     started = time.monotonic()
-    with pytest.raises(UnavailableError, match="127.0.0.1:9"):
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
         Client("127.0.0.1:9", connect_timeout_s=1.0)
     assert time.monotonic() - started < 1.5
 
@@ -415,6 +416,18 @@ def test_pins_of_a_killed_client_end_with_its_session(shared_cluster: Cluster) -
     child.stdout.close()
 
 
+def freeze(process: ServerProcess) -> None:
+    """Stop a process, and return when all its threads stand still."""
+    process.signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    end = time.monotonic() + 5
+    while any(
+        (task / "stat").read_text().rsplit(")", 1)[1].split()[0] != "T" for task in tasks.iterdir()
+    ):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 class TestFaults:
     """Each with a store of its own, because something in it is broken on purpose."""
 
@@ -422,7 +435,7 @@ class TestFaults:
         with Cluster(pool_size_bytes=64 * MIB, servers=1) as cluster:
             with Client(cluster.address, use_local_paths=False) as store:
                 store.put("x", b"value")
-                cluster.servers[0].signal(signal.SIGSTOP)
+                freeze(cluster.servers[0])
                 started = time.monotonic()
                 assert store.get("x", timeout_s=0.5) is None
                 assert time.monotonic() - started < 0.7
@@ -438,7 +451,7 @@ class TestFaults:
             with Client(cluster.address) as store:
                 store.put("x", b"value")
                 assert store.get("x") == b"value"
-                cluster.master.signal(signal.SIGSTOP)
+                freeze(cluster.master)
                 assert store.get("x", timeout_s=0.5) == b"value"
                 started = time.monotonic()
                 assert store.exists("x", timeout_s=0.5) is False
