@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -31,7 +30,6 @@ from mooncake_store.errors import (
 from mooncake_store.logs import log_event
 from mooncake_store.protocol import frames, master_pb2, master_pb2_grpc, types_pb2
 from mooncake_store.protocol.codec import Body
-from mooncake_store.protocol.grpc_status import details_of, grpc_code
 from mooncake_store.protocol.methods import (
     AnnotateField,
     FrameFlag,
@@ -40,13 +38,16 @@ from mooncake_store.protocol.methods import (
     PutFlag,
     Role,
 )
+from mooncake_store.serving.grpc_server import failures, time_left_s
 from mooncake_store.transfer_engine.message_channel import Answer, AskingEngine, MessageChannel
 
-__all__ = ["HealthService", "MasterGrpcService"]
+__all__ = ["SERVICE_NAME", "MasterGrpcService"]
 
 ffi: Any = _ffi  # its structs have no types that a checker could know
 
 logger = logging.getLogger("mooncake_store.master")
+
+SERVICE_NAME = "mooncake_store.v1.Master"
 
 _TIMEOUT_S = 5.0
 _SESSIONS_MAX = 4096
@@ -179,7 +180,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     ) -> Any:
         """Ask one frame and return its answer's value."""
         session = await self._session(number)
-        answer = await self._ask(session, method, body_of(session), _timeout_s(context))
+        answer = await self._ask(session, method, body_of(session), time_left_s(context))
         return answer.decode()
 
     # ---- sessions ----
@@ -189,13 +190,13 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
         request: master_pb2.OpenSessionRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> master_pb2.OpenSessionResponse:
-        async with _failures(context):
+        async with failures(context):
             session = await self._in_thread(
                 self._open,
                 (request.tenant or "default").encode(),
                 request.token.encode(),
                 request.name or "grpc",
-                _timeout_s(context),
+                time_left_s(context),
             )
             while len(self._sessions) >= _SESSIONS_MAX:
                 _, oldest = self._sessions.popitem(last=False)
@@ -212,7 +213,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def KeepAlive(
         self, request: master_pb2.KeepAliveRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.KeepAliveResponse:
-        async with _failures(context):
+        async with failures(context):
             try:
                 answer = await self._call(
                     context, request.session, Method.KEEPALIVE, lambda _: frames.Empty()
@@ -227,7 +228,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
         request: master_pb2.CloseSessionRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> master_pb2.CloseSessionResponse:
-        async with _failures(context):
+        async with failures(context):
             if request.session == 0:
                 raise RequestError("session 0 is nobody's: it cannot be closed")
             try:
@@ -248,10 +249,10 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Exists(
         self, request: master_pb2.ExistsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.ExistsResponse:
-        async with _failures(context):
+        async with failures(context):
             session = await self._session(request.session)
             answer = await self._ask(
-                session, Method.EXISTS_KEYS, _hashes(session, request.keys), _timeout_s(context)
+                session, Method.EXISTS_KEYS, _hashes(session, request.keys), time_left_s(context)
             )
             answer.check()
             return master_pb2.ExistsResponse(exists=[byte != 0 for byte in answer.payload])
@@ -259,7 +260,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Lookup(
         self, request: master_pb2.LookupRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.LookupResponse:
-        async with _failures(context):
+        async with failures(context):
             answer = await self._call(
                 context,
                 request.session,
@@ -271,7 +272,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def MatchPrefix(
         self, request: master_pb2.MatchPrefixRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.MatchPrefixResponse:
-        async with _failures(context):
+        async with failures(context):
             _need_session(request.session, request.pin)
             answer = await self._call(
                 context,
@@ -292,7 +293,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def PutStart(
         self, request: master_pb2.PutStartRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.PutStartResponse:
-        async with _failures(context):
+        async with failures(context):
             _need_session(request.session, True)
             answer = await self._call(
                 context,
@@ -312,7 +313,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def PutEnd(
         self, request: master_pb2.PutEndRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.PutEndResponse:
-        async with _failures(context):
+        async with failures(context):
             _need_session(request.session, True)
             statuses = await self._ends(context, request, Method.PUT_END)
             return master_pb2.PutEndResponse(statuses=statuses)
@@ -320,7 +321,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Revoke(
         self, request: master_pb2.RevokeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.RevokeResponse:
-        async with _failures(context):
+        async with failures(context):
             _need_session(request.session, True)
             statuses = await self._ends(context, request, Method.REVOKE)
             return master_pb2.RevokeResponse(statuses=statuses)
@@ -348,7 +349,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Remove(
         self, request: master_pb2.RemoveRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.RemoveResponse:
-        async with _failures(context):
+        async with failures(context):
             flags = FrameFlag.FORCE if request.force else 0
             # Without a session of the caller's own a number would be mixed with other callers'.
             number = request.number if request.session else 0
@@ -369,7 +370,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
         request: master_pb2.RemoveMatchingRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> master_pb2.RemoveMatchingResponse:
-        async with _failures(context):
+        async with failures(context):
             pattern, flags = _pattern(request.pattern)
             if request.force:
                 flags |= FrameFlag.FORCE
@@ -377,7 +378,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
             while True:
                 session = await self._session(request.session)
                 step = frames.ListRequest(pattern, cursor=cursor, limit=_REMOVE_STEP, flags=flags)
-                frame = await self._ask(session, Method.REMOVE_MATCHING, step, _timeout_s(context))
+                frame = await self._ask(session, Method.REMOVE_MATCHING, step, time_left_s(context))
                 answer = frame.decode()
                 removed += answer.count
                 cursor = answer.cursor
@@ -389,10 +390,10 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Touch(
         self, request: master_pb2.TouchRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.TouchResponse:
-        async with _failures(context):
+        async with failures(context):
             session = await self._session(request.session)
             answer = await self._ask(
-                session, Method.TOUCH, _hashes(session, request.keys), _timeout_s(context)
+                session, Method.TOUCH, _hashes(session, request.keys), time_left_s(context)
             )
             answer.check()
             return master_pb2.TouchResponse()
@@ -400,7 +401,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Pin(
         self, request: master_pb2.PinRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.PinResponse:
-        async with _failures(context):
+        async with failures(context):
             _need_session(request.session, True)
             answer = await self._call(
                 context,
@@ -417,7 +418,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Unpin(
         self, request: master_pb2.UnpinRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.UnpinResponse:
-        async with _failures(context):
+        async with failures(context):
             _need_session(request.session, True)
             answer = await self._call(
                 context,
@@ -430,7 +431,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Annotate(
         self, request: master_pb2.AnnotateRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.AnnotateResponse:
-        async with _failures(context):
+        async with failures(context):
             fields = flags = 0
             if request.HasField("hard_pin"):
                 fields |= AnnotateField.HARD_PIN
@@ -458,7 +459,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
         request: master_pb2.ChangeReplicaRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> master_pb2.ChangeReplicaResponse:
-        async with _failures(context):
+        async with failures(context):
             location = await self._call(
                 context,
                 request.session,
@@ -477,7 +478,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def List(
         self, request: master_pb2.ListRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.ListResponse:
-        async with _failures(context):
+        async with failures(context):
             pattern, flags = _pattern(request.pattern)
             answer = await self._call(
                 context,
@@ -494,7 +495,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Stat(
         self, request: master_pb2.StatRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.StatResponse:
-        async with _failures(context):
+        async with failures(context):
             answer = await self._call(
                 context,
                 request.session,
@@ -515,7 +516,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Members(
         self, request: master_pb2.MembersRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.MembersResponse:
-        async with _failures(context):
+        async with failures(context):
             answer = await self._call(context, 0, Method.MEMBERS, lambda _: frames.Empty())
             return master_pb2.MembersResponse(
                 serial=answer.serial, members=[_member(item) for item in answer.items]
@@ -524,7 +525,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Status(
         self, request: master_pb2.StatusRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.StatusResponse:
-        async with _failures(context):
+        async with failures(context):
             answer = await self._call(context, 0, Method.STATUS, lambda _: frames.Empty())
             return master_pb2.StatusResponse(
                 epoch=self._epoch,
@@ -541,7 +542,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
     async def Events(
         self, request: master_pb2.EventsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[master_pb2.Event]:
-        async with _failures(context):
+        async with failures(context):
             sequence, epoch = request.sequence, request.epoch
             if sequence == 0:
                 sequence, epoch = await self._event_sequence(), self._epoch
@@ -569,30 +570,6 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
 
 
 # ---- failures ------------------------------------------------------------------------------------
-
-
-class _failures:
-    """Turns an exception into the call's gRPC status."""
-
-    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._context = context
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, StoreError):
-            await _abort(self._context, error)
-
-
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: StoreError) -> NoReturn:
-    await context.abort(grpc_code(error), details_of(error))
-    raise AssertionError("abort raises")
-
-
-def _timeout_s(context: grpc.aio.ServicerContext[Any, Any]) -> float:
-    left_s = context.time_remaining()
-    return _TIMEOUT_S if left_s is None else min(max(left_s, 0.001), 3600.0)
 
 
 def _need_session(number: int, is_needed: bool) -> None:
@@ -759,93 +736,3 @@ def _event(item: frames.Event, epoch: int) -> master_pb2.Event:
 
 
 # ---- health --------------------------------------------------------------------------------------
-
-
-class HealthService:
-    """`grpc.health.v1.Health`, which is two messages of one field: no package is needed for it."""
-
-    NAME = "grpc.health.v1.Health"
-    _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
-    _KNOWN = ("", "mooncake_store.v1.Master")
-
-    def __init__(self, is_ready: Callable[[], bool]) -> None:
-        self._is_ready = is_ready
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a gRPC server is given to serve it."""
-        return grpc.method_handlers_generic_handler(
-            self.NAME,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
-            },
-        )
-
-    def _state(self, request: bytes) -> bytes:
-        if _health_service_name(request) not in self._KNOWN:
-            return self._SERVICE_UNKNOWN
-        return self._SERVING if self._is_ready() else self._NOT_SERVING
-
-    async def _check(
-        self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> bytes:
-        state = self._state(request)
-        if state == self._SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-        return state
-
-    async def _watch(
-        self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> AsyncIterator[bytes]:
-        told = b""
-        while True:
-            state = self._state(request)
-            if state != told:
-                told = state
-                yield state
-            await asyncio.sleep(0.5)
-
-
-def _health_service_name(request: bytes) -> str | None:
-    """Read HealthCheckRequest { string service = 1; }; None: something else is in it."""
-    if not request:
-        return ""
-    if len(request) < 2 or request[0] != 0x0A or request[1] != len(request) - 2:
-        return None
-    return request[2:].decode(errors="replace")
-
-
-class GrpcServer:
-    """The gRPC server of a master: the service, and health."""
-
-    def __init__(self, service: MasterGrpcService, is_ready: Callable[[], bool]) -> None:
-        self._service = service
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.so_reuseport", 1),  # the port is held by `ports.reserve` until we have it
-                ("grpc.max_receive_message_length", 16 << 20),
-                ("grpc.max_send_message_length", 64 << 20),
-                ("grpc.max_concurrent_streams", 1024),
-            ]
-        )
-        master_pb2_grpc.add_MasterServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
-        self._server.add_generic_rpc_handlers((HealthService(is_ready).handler(),))
-
-    async def start(self, address: str, port: int) -> None:
-        """Serve from now on.
-
-        Raises:
-            RuntimeError: The port cannot be bound.
-        """
-        host = f"[{address}]" if ":" in address else address
-        self._server.add_insecure_port(f"{host}:{port}")
-        await self._server.start()
-
-    async def stop(self, timeout_s: float) -> None:
-        """Stop; calls under way have this long to finish."""
-        started_s = time.monotonic()
-        await self._server.stop(timeout_s)
-        await self._service.close()
-        log_event(
-            logger, logging.DEBUG, "grpc_stopped", elapsed_s=f"{time.monotonic() - started_s:.3f}"
-        )

@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import resource
-import signal
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mooncake_store.coordination import Coordinator, open_coordinator
-from mooncake_store.errors import ConfigError, NotLeaderError, Status, StoreError
+from mooncake_store.errors import NotLeaderError, Status, StoreError
 from mooncake_store.logs import configure
-from mooncake_store.master import ports
 from mooncake_store.master.config import MasterConfig
 from mooncake_store.master.service import MasterService, log
-from mooncake_store.runtime import is_loopback, master_socket, runtime_dir
+from mooncake_store.runtime import DEFAULT_PORT, is_loopback, master_socket, runtime_dir
+from mooncake_store.serving import ports
+from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 
 if TYPE_CHECKING:
-    from mooncake_store.master.grpc_service import GrpcServer
-    from mooncake_store.master.http_service import Check, HttpService
+    from mooncake_store.master.grpc_service import MasterGrpcService
+    from mooncake_store.serving.grpc_server import GrpcServer
+    from mooncake_store.serving.http_server import HttpServer
 
 __all__ = ["Endpoints", "MasterProcess", "run_master"]
 
@@ -82,12 +81,13 @@ class MasterProcess:
         self._held: dict[str, socket.socket] = {}
         self._endpoints: Endpoints | None = None
         self._grpc: GrpcServer | None = None
-        self._http: HttpService | None = None
+        self._grpc_service: MasterGrpcService | None = None
+        self._http: HttpServer | None = None
         self._beside: asyncio.Task[None] | None = None
         self._reminder: asyncio.Task[None] | None = None
         self._tombstones: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self.stopped_leading = asyncio.Event()
+        self.ended = asyncio.Event()  # it leads no more
 
     @property
     def service(self) -> MasterService:
@@ -112,7 +112,7 @@ class MasterProcess:
         ports.family_of(config.address)
         if config.port and not ports.is_free(config.address, config.port):
             raise ports.in_use(config.address, config.port, "messages")
-        _raise_descriptor_limit(config.connections_max + 256)
+        raise_descriptor_limit(config.connections_max + 256)
         self._coordinator = open_coordinator(config.coordinator, port=config.port)
         leadership = await self._coordinator.lead(f"{config.address} port {config.port or 'any'}")
         service = self._service = MasterService(config, leadership)
@@ -128,8 +128,9 @@ class MasterProcess:
                 wanted = (
                     config.port + offset if config.port else _beside(config.address, port, offset)
                 )
+                # Beside a port of the user's own choice any other will do: it is printed.
                 self._held[what] = ports.reserve(
-                    config.address, wanted, what, wanted_base=config.port
+                    config.address, wanted, what, any_if_taken=config.port != DEFAULT_PORT
                 )
         if "HTTP" in self._held:
             self._held["HTTP"].listen(128)  # a probe that comes early waits for its answer
@@ -190,35 +191,47 @@ class MasterProcess:
             logging.getLogger("mooncake_store.master").debug("traceback", exc_info=True)
 
     async def _start_http(self) -> None:
-        from mooncake_store.master.http_service import HttpService, application
+        from mooncake_store.master.metrics import exposition
+        from mooncake_store.serving.http_server import HttpServer, application
 
-        app = application(self.service, self._live, self._checks)
-        self._http = HttpService(app, self._held["HTTP"])
+        app = application(
+            live=self._live,
+            ready=self._checks,
+            about=self._about,
+            exposition=lambda: exposition(self.service),
+        )
+        self._http = HttpServer(app, self._held["HTTP"])
         self._http.start()
         log(logging.INFO, "http_serving", port=self._port_of("HTTP"))
 
     async def _start_grpc(self, endpoints: Endpoints) -> None:
-        from mooncake_store.master.grpc_service import GrpcServer, MasterGrpcService
+        from mooncake_store.master.grpc_service import SERVICE_NAME, MasterGrpcService
+        from mooncake_store.protocol import master_pb2_grpc
+        from mooncake_store.serving.grpc_server import GrpcServer
 
         inside = f"unix:{endpoints.unix_path}" if endpoints.unix_path else endpoints.master
         names = [metric.name for metric in self.service.metrics]
-        service = MasterGrpcService(inside, names, endpoints.epoch)
-        server = GrpcServer(service, lambda: all(check.is_ok for check in self._checks()))
+        service = self._grpc_service = MasterGrpcService(inside, names, endpoints.epoch)
+        server = GrpcServer(
+            lambda made: master_pb2_grpc.add_MasterServicer_to_server(service, made),  # type: ignore[no-untyped-call]
+            [SERVICE_NAME],
+            lambda: all(check.is_ok for check in self._checks()),
+        )
         assert endpoints.grpc_port is not None
         await server.start(endpoints.address, endpoints.grpc_port)
         self._grpc = server
         self._held["gRPC"].close()  # the server has the port now
         log(logging.INFO, "grpc_serving", port=endpoints.grpc_port)
 
-    def _live(self) -> Check:
-        from mooncake_store.master.http_service import Check
+    def _about(self) -> dict[str, Any]:
+        leadership = self.service.leadership
+        return {"epoch": leadership.epoch, "cluster": f"{leadership.cluster:016x}"}
 
+    def _live(self) -> Check:
         age_s = self.service.tick_age_s()
         return Check("io_thread", age_s < _LIVE_S, f"it turned {age_s:.3f} s ago")
 
     def _checks(self) -> list[Check]:
-        from mooncake_store.master.http_service import Check
-
         members = self.service.members()
         ready = sum(member.state == "ready" for member in members)
         stopping = self._is_stopping
@@ -249,7 +262,7 @@ class MasterProcess:
             except NotLeaderError as error:
                 status = Status.NOT_LEADER
                 log(logging.ERROR, "lead_lost", reason=error)
-                self.stopped_leading.set()
+                self.ended.set()
             except StoreError as error:
                 status = Status.IO_ERROR
                 log(logging.ERROR, "tombstones_not_kept", reason=error, count=len(tombstones))
@@ -277,6 +290,8 @@ class MasterProcess:
         timeout_s = self._config.stop_timeout_s
         stopping = [part.stop(timeout_s) for part in (self._http, self._grpc) if part is not None]
         await asyncio.gather(*stopping, return_exceptions=True)
+        if self._grpc_service is not None:
+            await self._grpc_service.close()
         for held in self._held.values():
             held.close()
         service, self._service = self._service, None
@@ -294,7 +309,8 @@ class MasterProcess:
 
 
 def _import_http() -> None:
-    import mooncake_store.master.http_service  # noqa: F401
+    import mooncake_store.master.metrics
+    import mooncake_store.serving.http_server  # noqa: F401
 
 
 def _import_grpc() -> None:
@@ -305,24 +321,6 @@ def _beside(address: str, port: int, offset: int) -> int:
     """Return the port next to one that the kernel chose, if it is free, else 0."""
     wanted = port + offset
     return wanted if wanted < 65536 and ports.is_free(address, wanted) else 0
-
-
-def _raise_descriptor_limit(wanted: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-def write_ready_file(path: Path, endpoints: Endpoints) -> None:
-    """Write where the master is reached, so that whoever waits for the file reads all of it."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        draft.write_text(json.dumps(asdict(endpoints)) + "\n")
-        os.replace(draft, path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", cause=error) from error
 
 
 def run_master(
@@ -344,28 +342,9 @@ def run_master(
     """
     config.check()
     configure(config.log_format, config.log_level)
-    asyncio.run(_run(config, ready_file, on_ready))
 
+    async def serve() -> None:
+        process = MasterProcess(config)
+        await run(process, ready_file=ready_file, on_ready=on_ready, describe=asdict)
 
-async def _run(
-    config: MasterConfig, ready_file: Path | None, on_ready: Callable[[Endpoints], None] | None
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    process = MasterProcess(config)
-    endpoints = await process.start()
-    try:
-        if ready_file is not None:
-            write_ready_file(ready_file, endpoints)
-        if on_ready is not None:
-            on_ready(endpoints)
-        waits = [asyncio.ensure_future(event.wait()) for event in (stop, process.stopped_leading)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-    finally:
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
-        await process.stop()
+    asyncio.run(serve())

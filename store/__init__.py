@@ -1,1 +1,1 @@
-"""The store server: owns the memory segments of one node and serves them to everybody."""
+"""The store server: keeps objects in this node's memory and serves them to everybody."""

@@ -10,59 +10,95 @@ from mooncake_store.runtime import is_loopback
 
 __all__ = ["StoreServerConfig"]
 
+_WILDCARDS = ("0.0.0.0", "::")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreServerConfig:
     """What a store server is told when it starts; `[server]` in the configuration file."""
 
-    master: str = setting(
-        "127.0.0.1:7700", "the master to join: host:port; dialled until it answers"
+    master: str = setting("127.0.0.1:7700", "the master to serve, as ip:port or [ip]:port")
+    pool_size_bytes: int | None = setting(
+        None,
+        "memory of this node that the store uses; not given: 1GiB or a quarter of what is free in "
+        "/dev/shm, whichever is less",
+        minimum=MIB,
+        maximum=16 * 1024 * GIB - MIB,
     )
-    name: str = setting(
-        "",
-        "name of this node for people, and of its folder of segments; empty = the host's name; two "
-        "servers of a host need two names",
-    )
-    host: str = setting("", "replicas go to distinct hosts; empty = this host's boot id")
     address: str = setting(
         "127.0.0.1",
         "numeric IPv4 or IPv6 address to listen on; beyond loopback only with --insecure",
     )
+    port: int = setting(
+        0, "port for data; 0 = any: the master tells clients", minimum=0, maximum=65535
+    )
     advertise: tuple[str, ...] = setting(
-        (), "addresses told to clients, ip:port; empty = the one that it listens on"
+        (),
+        "numeric addresses of this host that clients are told, with the data port; empty: the one "
+        "listened on",
     )
-    port: int = setting(0, "port for data; 0 = any: clients learn it", minimum=0, maximum=65535)
     insecure: bool = setting(
-        False, "listen beyond loopback: whoever reaches the port reads, unencrypted"
+        False,
+        "listen beyond loopback: whoever reaches the port reads and writes, unencrypted",
     )
-    pool_size_bytes: int = setting(
-        0,
-        "memory for objects; 0 = 1GiB or a quarter of what the segment folder has free, whichever "
-        "is less",
-        minimum=0,
+    name: str = setting(
+        "",
+        "name of this node for people and its folder; empty: the host's name, with a number when "
+        "several run on it",
+    )
+    host: str = setting(
+        "",
+        "replicas of an object go to distinct hosts; empty: this node's name, so that several "
+        "nodes on one machine count as several",
     )
     segment_dir: str = setting(
-        "", "folder of the segments' files; empty = a private one under /dev/shm"
+        "",
+        "folder under which this node's folder is made; empty: in /dev/shm; a hugetlbfs mount "
+        "takes the payload in huge pages",
     )
-    hugetlb_dir: str = setting("", "hugetlbfs folder for the bytes; empty = none")
-    huge_pages: bool = setting(False, "ask for transparent huge pages")
+    huge_pages: bool = setting(
+        False, "ask for huge pages in /dev/shm: touching the pool is ten times as fast"
+    )
     ready_size_bytes: int = setting(
-        64 * MIB, "memory that is there at once; the rest is touched in the background"
+        64 * MIB,
+        "part of the pool that is there at once; the rest follows in the background",
+        minimum=0,
     )
-    touch_core_permille: int = setting(
-        250, "share of a core for touching the rest", minimum=1, maximum=1000
+    touch_permille: int = setting(
+        250,
+        "share of a core that making the rest of the pool ready may take",
+        minimum=1,
+        maximum=1000,
     )
-    view_size_max_bytes: int = setting(
-        0, "bytes under open views at a time, kept out of the pool; 0 = half of the pool", minimum=0
+    view_size_bytes: int | None = setting(
+        None,
+        "bytes that may lie under open views: freed ones are lost to the pool as long as a process "
+        "looks at them; not given: half of the pool",
+        minimum=0,
     )
+    views_max: int = setting(65_536, "views open at a time", minimum=1, maximum=2**24)
     copies_max: int = setting(
         2, "objects pulled from other servers at a time", minimum=1, maximum=64
     )
-    io_threads: int = setting(2, "threads that serve connections", minimum=1, maximum=64)
-    worker_threads: int = setting(2, "threads that help with large copies", minimum=1, maximum=64)
-    connections_max: int = setting(4096, "connections at a time", minimum=8, maximum=2**20)
-    grpc: bool = setting(True, "serve gRPC, for other languages and tools (costs 40 MiB)")
+    io_threads: int = setting(
+        2,
+        "threads that serve connections; more than cores gain nothing",
+        minimum=1,
+        maximum=64,
+    )
+    connections_max: int = setting(
+        4096, "connections at a time; needs as many file descriptors", minimum=8, maximum=65_000
+    )
+    grpc: bool = setting(
+        True, "serve gRPC: objects for clients without the engine, batch transfers (costs 40 MiB)"
+    )
     grpc_port: int = setting(0, "port for gRPC; 0 = any", minimum=0, maximum=65535)
+    grpc_object_size_bytes: int = setting(
+        GIB,
+        "largest object that gRPC puts and gets; all calls together hold no more than this in "
+        "memory",
+        minimum=MIB,
+    )
     http: bool = setting(True, "serve health, version and metrics over HTTP")
     http_port: int = setting(0, "port for HTTP; 0 = any", minimum=0, maximum=65535)
     log_format: str = setting("text", "how log lines look", choices=("text", "json"))
@@ -70,7 +106,7 @@ class StoreServerConfig:
         "info", "what is worth a line", choices=("debug", "info", "warning", "error")
     )
     stop_timeout_s: float = setting(
-        5.0, "how long a stop waits for calls under way", minimum=0.0, maximum=10.0
+        5.0, "how long a stop waits for gRPC and HTTP calls under way", minimum=0.0, maximum=10.0
     )
 
     def check(self) -> None:
@@ -84,8 +120,10 @@ class StoreServerConfig:
                 f"{self.address} can be reached from other hosts, and nothing is encrypted yet",
                 hint="listen on 127.0.0.1, or say --insecure on a network that you trust",
             )
-        if "/" in self.name or self.name in (".", "..") or len(self.name.encode()) > 60:
-            raise ConfigError("name: 1 to 60 bytes without a slash, it names a folder too")
-
-
-DEFAULT_POOL_BYTES = 1 * GIB
+        if self.address in _WILDCARDS and not self.advertise:
+            raise ConfigError(
+                f"{self.address} is every address of this host: clients must be told which to use",
+                hint="say --advertise with this host's addresses",
+            )
+        if "/" in self.name or self.name.startswith("."):
+            raise ConfigError(f"{self.name!r} names a folder: no '/' in it, no '.' in front")

@@ -1,93 +1,387 @@
-"""A store server's process: the C server and what operators see of it."""
+"""A store server as a process: its folder, the pool, gRPC, HTTP, log, and a clean stop.
+
+The pool serves first; gRPC and HTTP, whose libraries take ten times as long to import, follow while
+clients already work.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
+import logging
 import os
-import signal
-from collections.abc import Callable
+import re
+import socket
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mooncake_store.errors import ConfigError
-from mooncake_store.logs import configure
+from mooncake_store.config import GIB, MIB
+from mooncake_store.errors import InUseError, StoreError
+from mooncake_store.logs import configure, log_event
+from mooncake_store.runtime import is_loopback, runtime_dir, shared_memory_dir
+from mooncake_store.serving import ports
+from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 from mooncake_store.store.config import StoreServerConfig
-from mooncake_store.store.service import StoreService
+from mooncake_store.store.objects import OpenObjects
+from mooncake_store.store.service import Place, ServerStatus, StoreService, logger, read_identity
 
-__all__ = ["Endpoints", "StoreProcess", "run_server"]
+if TYPE_CHECKING:
+    from mooncake_store.serving.grpc_server import GrpcServer
+    from mooncake_store.serving.http_server import HttpServer
+    from mooncake_store.store.grpc_service import StoreGrpcService
 
-_ADOPTED_POLL_S = 0.005
+__all__ = ["Endpoints", "StoreServerProcess", "run_server"]
+
+_LIVE_S = 2.0  # I/O threads that did not turn for so long are stuck
+_INSECURE_REMINDER_S = 3600.0
+_ADOPTION_WAIT_S = 2.0
+_NODES_MAX = 64  # on one host, without names of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a running store server is reached, as its ready file says it in JSON."""
+    """Where a running store server is reached, as its ready file says it in JSON.
+
+    Attributes:
+        address: Of all three ports.
+        grpc_port: None: not served.
+        http_port: None: not served.
+        unix_path: Its socket for processes of this host; empty: none.
+        is_adopted: A master has it already; else it joins when one is there.
+    """
 
     pid: int
     name: str
-    address: str
-    port: int
-    unix_path: str
     node_id: str
     incarnation: int
-    size_bytes: int
+    address: str
+    port: int
     grpc_port: int | None
     http_port: int | None
+    unix_path: str
+    master: str
+    segment_dir: str
+    size_bytes: int
+    is_adopted: bool
 
 
-class StoreProcess:
-    """One store server inside a running asyncio loop."""
+class StoreServerProcess:
+    """One store server and everything around it, inside a running asyncio loop.
 
-    def __init__(self, config: StoreServerConfig) -> None:
-        self.config = config
-        self.service: StoreService | None = None
+    Args:
+        config: Its settings; `check` has passed.
+        open_objects: Makes the client by which gRPC puts and gets; None: it serves no objects.
+    """
+
+    def __init__(self, config: StoreServerConfig, open_objects: OpenObjects | None = None) -> None:
+        self._config = config
+        self._open_objects = open_objects
+        self._service: StoreService | None = None
+        self._place: Place | None = None
+        self._unix_path: Path | None = None
+        self._held: dict[str, socket.socket] = {}
+        self._grpc: GrpcServer | None = None
+        self._grpc_service: StoreGrpcService | None = None
+        self._http: HttpServer | None = None
+        self._beside: asyncio.Task[None] | None = None
+        self._reminder: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self.ended = asyncio.Event()
+
+    @property
+    def service(self) -> StoreService:
+        assert self._service is not None, "start it first"
+        return self._service
 
     async def start(self) -> Endpoints:
-        """Serve; returns before a master has adopted it.
+        """Serve the pool; gRPC and HTTP follow by themselves.
+
+        Returns when a master has adopted it, or after 2 s without one: it goes on dialling.
 
         Raises:
-            StoreError: It cannot start.
+            InUseError: A port or the node's folder is taken; the message names the process.
+            StoreError: Something else is missing: no room in /dev/shm, for instance.
         """
-        service = self.service = StoreService(self.config)
+        try:
+            return await self._start(self._config)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, config: StoreServerConfig) -> Endpoints:
+        ports.family_of(config.address)
+        if config.port and not ports.is_free(config.address, config.port):
+            raise ports.in_use(config.address, config.port, "data")
+        raise_descriptor_limit(config.connections_max + 256)
+        for what, is_wanted, port in (
+            ("gRPC", config.grpc, config.grpc_port),
+            ("HTTP", config.http, config.http_port),
+        ):
+            if is_wanted:
+                self._held[what] = ports.reserve(config.address, port, what)
+        if "HTTP" in self._held:
+            self._held["HTTP"].listen(128)  # a probe that comes early waits for its answer
+        self._unix_path = self._find_unix_path()
+        service, place = await asyncio.to_thread(self._open)
+        self._service, self._place = service, place
         asyncio.get_running_loop().add_reader(service.log_descriptor(), service.pass_log_on)
         status = service.status()
+        log_event(
+            logger,
+            logging.INFO,
+            "listening",
+            name=place.name,
+            address=ports.format_address(config.address, status.port),
+            grpc_port=self._port_of("gRPC"),
+            http_port=self._port_of("HTTP"),
+            unix_path=self._unix_path or "",
+            incarnation=status.incarnation,
+            size_bytes=status.size_bytes,
+            folder=place.folder,
+        )
+        self._beside = asyncio.create_task(self._serve_beside())
+        if not is_loopback(config.address):
+            self._reminder = asyncio.create_task(self._remind_of_insecurity())
+        status = await self._wait_adopted(service)
         return Endpoints(
             pid=os.getpid(),
-            name=service.name,
-            address=self.config.address,
-            port=status.port,
-            unix_path=service.unix_path,
+            name=place.name,
             node_id=status.node_id,
             incarnation=status.incarnation,
-            size_bytes=service.size_bytes,
-            grpc_port=None,
-            http_port=None,
+            address=config.address,
+            port=status.port,
+            grpc_port=self._port_of("gRPC"),
+            http_port=self._port_of("HTTP"),
+            unix_path=str(self._unix_path or ""),
+            master=config.master,
+            segment_dir=str(place.folder),
+            size_bytes=status.size_bytes,
+            is_adopted=status.is_adopted,
         )
 
-    async def wait_adopted(self) -> None:
-        """Return once a master knows this server."""
-        assert self.service is not None
-        while not self.service.status().is_adopted:
-            await asyncio.sleep(_ADOPTED_POLL_S)
+    def _find_unix_path(self) -> Path | None:
+        """Return where processes of this host look; without it they use TCP."""
+        try:
+            return runtime_dir() / f"server-{os.getpid()}.sock"
+        except StoreError as error:
+            log_event(logger, logging.WARNING, "no_unix_socket", reason=error)
+            return None
+
+    def _open(self) -> tuple[StoreService, Place]:
+        """Take a folder and start the pool in it: blocks while memory is touched."""
+        config = self._config
+        root, hugetlb_dir = _root_of(config.segment_dir)
+        size_bytes = config.pool_size_bytes or default_pool_size(hugetlb_dir or root)
+        for name in _names(config.name):
+            place = Place(name, root / name, hugetlb_dir)
+            identity = read_identity(place.folder)
+            try:
+                service = StoreService(
+                    config,
+                    place,
+                    size_bytes=size_bytes,
+                    unix_path=self._unix_path,
+                    epoch_floor=identity.epoch,
+                )
+            except InUseError:
+                if config.name:
+                    raise
+                continue
+            return service, place
+        raise InUseError(f"{_NODES_MAX} store servers run here already: give this one a --name")
+
+    @staticmethod
+    async def _wait_adopted(service: StoreService) -> ServerStatus:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ADOPTION_WAIT_S
+        while True:
+            status = service.status()
+            if status.is_adopted or loop.time() > deadline_s:
+                return status
+            await asyncio.sleep(0.005)
+
+    def _port_of(self, what: str) -> int | None:
+        held = self._held.get(what)
+        return None if held is None else int(held.getsockname()[1])
+
+    # ---- gRPC and HTTP ----
+
+    async def _serve_beside(self) -> None:
+        try:
+            # In threads: while a library is imported the loop goes on reading the log.
+            if "HTTP" in self._held:
+                await asyncio.to_thread(_import_http)
+                self._start_http()
+            if "gRPC" in self._held:
+                await asyncio.to_thread(_import_grpc)
+                await self._start_grpc()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log_event(logger, logging.ERROR, "service_failed", reason=error)
+            logger.debug("traceback", exc_info=True)
+
+    def _start_http(self) -> None:
+        from mooncake_store.serving.http_server import HttpServer, application
+        from mooncake_store.store.metrics import exposition
+
+        app = application(
+            live=self._live,
+            ready=self._checks,
+            about=self._about,
+            exposition=lambda: exposition(self.service),
+        )
+        self._http = HttpServer(app, self._held["HTTP"])
+        self._http.start()
+        log_event(logger, logging.INFO, "http_serving", port=self._port_of("HTTP"))
+
+    async def _start_grpc(self) -> None:
+        from mooncake_store.protocol import store_pb2_grpc
+        from mooncake_store.serving.grpc_server import GrpcServer
+        from mooncake_store.store.grpc_service import SERVICE_NAME, StoreGrpcService
+
+        config = self._config
+        service = StoreGrpcService(
+            self.service.engine,
+            self._open_objects,
+            lambda: config.master,
+            config.grpc_object_size_bytes,
+        )
+        server = GrpcServer(
+            lambda made: store_pb2_grpc.add_StoreServicer_to_server(service, made),  # type: ignore[no-untyped-call]
+            [SERVICE_NAME],
+            lambda: all(check.is_ok for check in self._checks()),
+        )
+        port = self._port_of("gRPC")
+        assert port is not None
+        self._grpc_service = service
+        await server.start(config.address, port)
+        self._grpc = server
+        self._held["gRPC"].close()  # the server has the port now
+        log_event(logger, logging.INFO, "grpc_serving", port=port)
+
+    def _live(self) -> Check:
+        age_s = self.service.status().tick_age_s
+        return Check("io_threads", age_s < _LIVE_S, f"they turned {age_s:.3f} s ago")
+
+    def _checks(self) -> list[Check]:
+        status = self.service.status()
+        stopping = self._is_stopping
+        master = self._config.master
+        return [
+            Check("running", not stopping, "it is stopping" if stopping else "it is running"),
+            self._live(),
+            Check(
+                "master",
+                status.is_adopted,
+                f"{master} leads epoch {status.epoch}"
+                if status.is_adopted
+                else f"{master} has not adopted it",
+            ),
+            Check(
+                "pool",
+                status.ready_bytes > 0,
+                f"{status.pool}: {status.ready_bytes} of {status.size_bytes} bytes",
+            ),
+        ]
+
+    def _about(self) -> dict[str, Any]:
+        status = self.service.status()
+        place = self._place
+        return {
+            "name": place.name if place is not None else "",
+            "node_id": status.node_id,
+            "incarnation": status.incarnation,
+            "epoch": status.epoch,
+        }
+
+    async def _remind_of_insecurity(self) -> None:
+        while True:
+            log_event(
+                logger,
+                logging.WARNING,
+                "insecure",
+                reason=f"{self._config.address} is open to the network, unencrypted",
+            )
+            await asyncio.sleep(_INSECURE_REMINDER_S)
+
+    # ---- stop ----
 
     async def stop(self) -> None:
-        """End in order."""
-        service, self.service = self.service, None
+        """Stop everything; calls under way have `stop_timeout_s`. Can be called at any point."""
+        self._is_stopping = True
+        for task in (self._beside, self._reminder):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        timeout_s = self._config.stop_timeout_s
+        stopping = [part.stop(timeout_s) for part in (self._http, self._grpc) if part is not None]
+        await asyncio.gather(*stopping, return_exceptions=True)
+        if self._grpc_service is not None:
+            await self._grpc_service.aclose()
+        for held in self._held.values():
+            held.close()
+        service, self._service = self._service, None
         if service is not None:
-            service.pass_log_on()
             asyncio.get_running_loop().remove_reader(service.log_descriptor())
-            await asyncio.get_running_loop().run_in_executor(None, service.close)
+            service.pass_log_on()
+            await asyncio.to_thread(service.close)
+            log_event(logger, logging.INFO, "stopped")
+        if self._unix_path is not None:
+            self._unix_path.unlink(missing_ok=True)
 
 
-def write_ready_file(path: Path, endpoints: Endpoints) -> None:
-    """Write where the server is reached, so that whoever waits for the file reads all of it."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        draft.write_text(json.dumps(asdict(endpoints)) + "\n")
-        os.replace(draft, path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", cause=error) from error
+def _import_http() -> None:
+    import mooncake_store.serving.http_server
+    import mooncake_store.store.metrics  # noqa: F401
+
+
+def _import_grpc() -> None:
+    import mooncake_store.store.grpc_service  # noqa: F401
+
+
+# ---- where the pool lies -------------------------------------------------------------------------
+
+
+def _root_of(segment_dir: str) -> tuple[Path, Path | None]:
+    """Return the folder of the nodes' folders, and the one for payload in huge pages, if any."""
+    if not segment_dir:
+        return shared_memory_dir(), None
+    folder = Path(segment_dir).absolute()
+    if _is_hugetlbfs(folder):
+        return shared_memory_dir(), folder
+    return folder, None
+
+
+def _is_hugetlbfs(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        found = Path("/proc/self/mounts").read_text()
+        for line in found.splitlines():
+            mount, kind = line.split(" ")[1:3]
+            if kind == "hugetlbfs" and folder.is_relative_to(mount):
+                return True
+    return False
+
+
+def default_pool_size(folder: Path) -> int:
+    """Return 1 GiB or a quarter of what is free in a folder's file system, whichever is less."""
+    state = os.statvfs(folder)
+    quarter = state.f_bavail * state.f_frsize // 4
+    return max(MIB, min(GIB, quarter // MIB * MIB))
+
+
+def _names(given: str) -> Iterator[str]:
+    """Yield names for this node: the one given, else the host's, then with numbers."""
+    if given:
+        yield given
+        return
+    host = re.sub(r"[^\w.-]", "-", socket.gethostname()).lstrip(".")[:200] or "node"
+    yield host
+    for number in range(2, _NODES_MAX + 1):
+        yield f"{host}-{number}"
 
 
 def run_server(
@@ -95,46 +389,24 @@ def run_server(
     *,
     ready_file: Path | None = None,
     on_ready: Callable[[Endpoints], None] | None = None,
+    open_objects: OpenObjects | None = None,
 ) -> None:
     """Run a store server until SIGTERM or SIGINT.
 
     Args:
         config: Its settings.
-        ready_file: Written, with its `Endpoints` as JSON, once a master has adopted it; removed at
-            the end.
+        ready_file: Written, with its `Endpoints` as JSON, once it serves; removed at the end.
         on_ready: Called at the same moment.
+        open_objects: Makes the client by which gRPC puts and gets.
 
     Raises:
         StoreError: It cannot start.
     """
     config.check()
     configure(config.log_format, config.log_level)
-    asyncio.run(_run(config, ready_file, on_ready))
 
+    async def serve() -> None:
+        process = StoreServerProcess(config, open_objects)
+        await run(process, ready_file=ready_file, on_ready=on_ready, describe=asdict)
 
-async def _run(
-    config: StoreServerConfig,
-    ready_file: Path | None,
-    on_ready: Callable[[Endpoints], None] | None,
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    process = StoreProcess(config)
-    endpoints = await process.start()
-    stopping = asyncio.ensure_future(stop.wait())
-    adopted = asyncio.ensure_future(process.wait_adopted())
-    try:
-        await asyncio.wait({stopping, adopted}, return_when=asyncio.FIRST_COMPLETED)
-        if adopted.done() and not stop.is_set():
-            if ready_file is not None:
-                write_ready_file(ready_file, endpoints)
-            if on_ready is not None:
-                on_ready(endpoints)
-        await stopping
-    finally:
-        adopted.cancel()
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
-        await process.stop()
+    asyncio.run(serve())

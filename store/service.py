@@ -1,55 +1,101 @@
-"""The C part of a store server, from Python: opened, read, closed."""
+"""The C store server, from Python: opened, read, closed."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
-import socket
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mooncake_store import _native
-from mooncake_store.config import MIB, format_size
-from mooncake_store.errors import CapacityError, Status, error_from_status
-from mooncake_store.logs import log_event
-from mooncake_store.runtime import boot_id, runtime_dir, shared_memory_dir
-from mooncake_store.store.config import DEFAULT_POOL_BYTES, StoreServerConfig
+from mooncake_store._native import ffi as _ffi
+from mooncake_store._native import lib
+from mooncake_store.errors import ClosedError, InUseError, Status, error_from_status
+from mooncake_store.store.config import StoreServerConfig
+from mooncake_store.transfer_engine.engine import TransferEngine
 
-__all__ = ["PoolStatus", "StoreService"]
+__all__ = ["Counter", "Identity", "Place", "ServerStatus", "StoreService", "read_identity"]
 
-ffi: Any = _native.ffi
-lib: Any = _native.lib
+ffi: Any = _ffi  # its structs have no types that a checker could know
 
 _ERROR_BYTES = 512
-_LINE_BYTES = 1024
+_LOG_LINE_BYTES = 256
+_SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 _POOL_STATES = ("growing", "ready", "smaller")
-_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR)
 
 logger = logging.getLogger("mooncake_store.store")
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStatus:
-    """How a server is.
+class Place:
+    """Where a node's files lie.
 
     Attributes:
-        is_adopted: A master knows it and has its inventory.
-        pool_state: growing, ready, or smaller (the file system became full).
+        name: Of the node.
+        folder: Its own, 0700.
+        hugetlb_dir: Where the payload lies in huge pages instead; None: in `folder`.
+    """
+
+    name: str
+    folder: Path
+    hugetlb_dir: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a node is, and how often it was started (0: never)."""
+
+    node_id: bytes
+    incarnation: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One number that the server counts."""
+
+    name: str
+    help: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """How a running server stands.
+
+    Attributes:
+        epoch: Of the master that has adopted it; 0: none ever has.
+        is_adopted: A master is connected and has its inventory.
+        pool: `growing`, `ready`, or `smaller`: the file system became full.
+        tick_age_s: Since the I/O threads last turned; they do five times a second.
     """
 
     node_id: str
     incarnation: int
     epoch: int
     is_adopted: bool
-    pool_state: str
-    bytes_total: int
-    bytes_ready: int
-    object_extents: int
+    pool: str
+    size_bytes: int
+    ready_bytes: int
+    extent_count: int
     port: int
     was_restarted: bool
+    tick_age_s: float
+
+
+def read_identity(folder: Path) -> Identity:
+    """Return who the node of a folder is; a folder without a node gets one.
+
+    Raises:
+        StoreError: The folder cannot be made or used.
+    """
+    node_id = ffi.new("uint8_t[16]")
+    incarnation, epoch = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+    error = ffi.new("char[]", _ERROR_BYTES)
+    _check(lib.st_identity(os.fsencode(folder), node_id, incarnation, epoch, error), error)
+    return Identity(bytes(ffi.buffer(node_id)), int(incarnation[0]), int(epoch[0]))
 
 
 class StoreService:
@@ -57,115 +103,128 @@ class StoreService:
 
     Args:
         config: Its settings.
+        place: Where its files lie.
+        size_bytes: Of the pool.
+        unix_path: Its socket for processes of this host.
+        epoch_floor: Newest epoch that the coordinator knows.
+        incarnation_floor: What the coordinator says its incarnation is at least.
 
     Raises:
-        StoreError: It does not open.
+        InUseError: Another process has the folder.
+        StoreError: It does not start; the message says why.
     """
 
-    def __init__(self, config: StoreServerConfig) -> None:
-        self.name = config.name or socket.gethostname()
-        folder = (
-            Path(config.segment_dir).absolute() / self.name
-            if config.segment_dir
-            else shared_memory_dir() / self.name
-        )
-        self.size_bytes = config.pool_size_bytes or _default_size(folder.parent)
-        self.unix_path = str(runtime_dir() / f"server-{os.getpid()}.sock")
+    def __init__(
+        self,
+        config: StoreServerConfig,
+        place: Place,
+        *,
+        size_bytes: int,
+        unix_path: Path | None,
+        epoch_floor: int = 0,
+        incarnation_floor: int = 0,
+    ) -> None:
         native = ffi.new("st_config *")
         lib.st_config_default(native)
-        kept = [ffi.new("char[]", text.encode()) for text in (
-            str(folder), config.hugetlb_dir, self.name, config.host or boot_id().hex(),
-            config.address, ",".join(config.advertise), self.unix_path, config.master,
-        )]  # fmt: skip
-        native.segment_dir = kept[0]
-        native.hugetlb_dir = kept[1] if config.hugetlb_dir else ffi.NULL
-        native.name, native.host, native.listen_address = kept[2:5]
-        native.addresses = kept[5] if config.advertise else ffi.NULL
-        native.unix_path = kept[6]
-        native.master = kept[7] if config.master else ffi.NULL
-        native.size_bytes = self.size_bytes
-        native.ready_bytes = config.ready_size_bytes
-        if config.view_size_max_bytes:
-            native.view_bytes_max = config.view_size_max_bytes
-        native.touch_permille = config.touch_core_permille
-        native.copies_max = config.copies_max
-        native.port = config.port
-        native.huge_pages = config.huge_pages
+        keep: list[Any] = []
+
+        def text(value: str | Path | None) -> Any:
+            if value is None:
+                return ffi.NULL
+            made = ffi.new("char[]", os.fsencode(value))
+            keep.append(made)
+            return made
+
+        native.segment_dir = text(place.folder)
+        native.hugetlb_dir = text(place.hugetlb_dir)
+        native.name = text(place.name)
+        native.host = text(config.host or place.name)
+        native.listen_address = text(config.address)
+        native.addresses = text(",".join(config.advertise) or None)
+        native.unix_path = text(unix_path)
+        native.master = text(config.master)
+        native.size_bytes = size_bytes
+        native.ready_bytes = min(config.ready_size_bytes, size_bytes)
+        native.view_bytes_max = config.view_size_bytes or 0
+        native.epoch_floor = epoch_floor
+        native.incarnation_floor = incarnation_floor
         native.engine.io_threads = config.io_threads
-        native.engine.worker_threads = config.worker_threads
         native.engine.connections_accepted_max = config.connections_max
+        for field in ("views_max", "copies_max", "touch_permille", "port", "huge_pages"):
+            setattr(native, field, getattr(config, field))
         server = ffi.new("st_server **")
         error = ffi.new("char[]", _ERROR_BYTES)
+        self._server: Any = None
         status = lib.st_open(native, server, error)
-        if status != Status.OK:
-            raise error_from_status(
-                status, ffi.string(error).decode(errors="replace"), node=self.name, stage="start"
-            )
-        self._server: Any = server[0]
+        if status == Status.BUSY:
+            raise InUseError(ffi.string(error).decode(errors="replace"), stage="open")
+        _check(status, error)
+        self._server = server[0]
+        self.engine = TransferEngine.around(lib.st_engine(self._server))
+        """The engine that serves the pool; it ends with the server."""
 
-    @property
-    def engine(self) -> Any:
-        """The `te_engine` that serves the segments."""
-        return lib.st_engine(self._server)
-
-    def status(self) -> PoolStatus:
-        """Return how it is now."""
-        found = ffi.new("st_status *")
-        lib.st_get_status(self._server, found)
-        return PoolStatus(
-            node_id=bytes(found.node_id).hex(),
-            incarnation=found.incarnation,
-            epoch=found.epoch,
-            is_adopted=bool(found.is_adopted),
-            pool_state=_POOL_STATES[found.pool_state],
-            bytes_total=found.bytes_total,
-            bytes_ready=found.bytes_ready,
-            object_extents=found.object_extents,
-            port=found.port,
-            was_restarted=bool(found.was_restarted),
-        )
-
-    def counters(self) -> list[tuple[str, str, int]]:
-        """Return name, help and value of each counter."""
-        found = []
-        index = 0
-        while (name := lib.st_counter_name(index)) != ffi.NULL:
-            help_text = ffi.string(lib.st_counter_help(index)).decode()
-            value = int(lib.st_counter(self._server, index))
-            found.append((ffi.string(name).decode(), help_text, value))
-            index += 1
-        return found
-
-    def log_descriptor(self) -> int:
-        """Readable while there are lines for `pass_log_on`."""
-        return int(lib.st_log_descriptor(self._server))
-
-    def pass_log_on(self) -> None:
-        """Give what C had to say to the log."""
-        line = ffi.new("char[]", _LINE_BYTES)
-        severity = ffi.new("int *")
-        while lib.st_next_log(self._server, line, _LINE_BYTES, severity):
-            level = _LEVELS[min(max(severity[0], 0), 2)]
-            log_event(logger, level, ffi.string(line).decode(errors="replace"), node=self.name)
+    def _handle(self) -> Any:
+        if self._server is None:
+            raise ClosedError("the store server is closed")
+        return self._server
 
     def close(self) -> None:
-        """End every connection and take the pool away."""
+        """End every connection and take the pool's files away."""
         server, self._server = self._server, None
         if server is not None:
+            self.engine.close()
             lib.st_close(server)
-            with contextlib.suppress(OSError):
-                os.unlink(self.unix_path)
 
+    def set_master(self, master: str) -> None:
+        """Serve another master from now on."""
+        status = lib.st_set_master(self._handle(), master.encode())
+        if status != Status.OK:
+            raise error_from_status(status, f"{master!r} is no address")
 
-def _default_size(folder: Path) -> int:
-    """1 GiB or a quarter of what is free, whichever is less."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    size = min(DEFAULT_POOL_BYTES, free // 4 // MIB * MIB)
-    if size < 16 * MIB:
-        raise CapacityError(
-            f"{folder} has only {format_size(free)} free: too little for a pool",
-            hint="free some (ls -l /dev/shm), or choose --segment-dir and --pool-size",
+    # ---- reading ----
+
+    def status(self) -> ServerStatus:
+        """Return how it stands now."""
+        native = ffi.new("st_status *")
+        lib.st_get_status(self._handle(), native)
+        return ServerStatus(
+            node_id=str(uuid.UUID(bytes=bytes(ffi.buffer(native.node_id)))),
+            incarnation=native.incarnation,
+            epoch=native.epoch,
+            is_adopted=bool(native.is_adopted),
+            pool=_POOL_STATES[native.pool_state],
+            size_bytes=native.bytes_total,
+            ready_bytes=native.bytes_ready,
+            extent_count=native.object_extents,
+            port=native.port,
+            was_restarted=bool(native.was_restarted),
+            tick_age_s=native.tick_age_ms / 1e3,
         )
-    return size
+
+    def counters(self) -> Iterator[Counter]:
+        """Read all counters."""
+        number = 0
+        while (name := lib.st_counter_name(number)) != ffi.NULL:
+            yield Counter(
+                ffi.string(name).decode(),
+                ffi.string(lib.st_counter_help(number)).decode(),
+                int(lib.st_counter(self._handle(), number)),
+            )
+            number += 1
+
+    def log_descriptor(self) -> int:
+        """Return a descriptor that is readable while log lines wait."""
+        return int(lib.st_log_descriptor(self._handle()))
+
+    def pass_log_on(self) -> None:
+        """Give the waiting log lines to Python's logging."""
+        line = ffi.new("char[]", _LOG_LINE_BYTES)
+        severity = ffi.new("int *")
+        while lib.st_next_log(self._handle(), line, _LOG_LINE_BYTES, severity):
+            text = ffi.string(line).decode(errors="replace")
+            logger.log(_SEVERITIES[severity[0]], "%s", text)
+
+
+def _check(status: int, error: Any) -> None:
+    if status != Status.OK:
+        raise error_from_status(status, ffi.string(error).decode(errors="replace"), stage="open")

@@ -245,6 +245,7 @@ class TransferEngine:
         self._channels: dict[tuple[str, bytes], Any] = {}
         self._socket_path: Path | None = None
         self._is_serving = False
+        self._is_owner = True
         engine = ffi.new("te_engine **")
         _check(lib.te_engine_open(_c_config(config or EngineConfig()), engine), "engine")
         self._engine = engine[0]
@@ -254,6 +255,23 @@ class TransferEngine:
             except BaseException:
                 self.close()
                 raise
+
+    @classmethod
+    def around(cls, engine: Any) -> TransferEngine:
+        """Return a face for an engine that something else owns: `close` leaves that one open.
+
+        Args:
+            engine: A `te_engine *`, open as long as this is used.
+        """
+        self = cls.__new__(cls)
+        self._lock = threading.RLock()
+        self._engine = engine
+        self._is_owner = False
+        self._buffers = {}
+        self._channels = {}
+        self._socket_path = None
+        self._is_serving = True
+        return self
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -266,7 +284,8 @@ class TransferEngine:
             return
         for channel in channels.values():
             lib.te_channel_close(channel)
-        lib.te_engine_close(engine)
+        if self._is_owner:
+            lib.te_engine_close(engine)
         self._buffers.clear()
         if self._socket_path is not None:
             self._socket_path.unlink(missing_ok=True)

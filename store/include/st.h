@@ -27,11 +27,10 @@ typedef struct st_config {
     const char *name;        /* of the node, for people */
     const char *host;        /* replicas go to distinct hosts */
     const char *listen_address; /* numeric IPv4 or IPv6 */
-    const char
-        *addresses; /* "ip:port,..." told to the master; NULL = listen_address and its port */
-    const char *unix_path; /* NULL = no Unix socket */
-    const char *master;    /* "ip:port"; NULL = none yet, see st_set_master */
-    const char *tenant;    /* of the HELLO to the master */
+    const char *addresses;      /* numeric, "10.0.0.2,fd00::2"; NULL = listen_address */
+    const char *unix_path;      /* NULL = no Unix socket */
+    const char *master;         /* "ip:port"; NULL = none yet, see st_set_master */
+    const char *tenant;         /* of the HELLO to the master */
     const char *token;
     uint64_t size_bytes;        /* of the pool; rounded down to pages */
     uint64_t ready_bytes;       /* there when st_open returns; default 64 MiB */
@@ -48,6 +47,11 @@ typedef struct st_config {
 } st_config;
 
 void st_config_default(st_config *config);
+
+/* Who the node of that folder is, before st_open: for the coordinator.  A folder without an identity gets one.
+ * incarnation and epoch are those of its last start; 0 = never started. */
+ms_status st_identity(const char *segment_dir, uint8_t node_id[16], uint32_t *incarnation,
+                      uint32_t *epoch, char *error);
 
 /* Makes the files, listens, and dials the master in the background.  `error` has ST_ERROR_BYTES bytes.
  * NO_SPACE: the file system has no room for size_bytes; BUSY: another process owns the folder. */
@@ -74,6 +78,7 @@ typedef struct st_status {
     uint64_t bytes_total;
     uint64_t bytes_ready;
     uint64_t object_extents; /* live records */
+    uint64_t tick_age_ms;    /* since the I/O threads last turned; they do 5 times a second */
     uint16_t port;
     uint16_t was_restarted; /* 1: this start threw away what an earlier one had kept */
 } st_status;

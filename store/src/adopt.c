@@ -162,6 +162,7 @@ void st_run_adopt(st_server *server, te_peer from, const ms_header *request, ms_
         te_close_peer(server->engine, from, "an older leader");
         return;
     }
+    te_engine_set_epoch(server->engine, adopt.epoch);
     if (is_raised)
         st_cut(server, "a new leader has been adopted");
     te_answer(server->engine, from, request, MS_OK, NULL, 0, NULL, 0);

@@ -70,11 +70,11 @@ static ms_status check_room(const st_segment_options *options, uint64_t bytes, c
     uint64_t available = (uint64_t)state.f_bavail * state.f_frsize;
     if (available >= bytes)
         return MS_OK;
-    st_error_set(
-        error,
-        "no room for a pool of %.1f MiB in %s: %.1f MiB are free there; give a smaller --size or "
-        "another --segment-dir",
-        (double)bytes / 1048576, folder, (double)available / 1048576);
+    st_error_set(error,
+                 "no room for a pool of %.1f MiB in %s: %.1f MiB are free there; give a smaller "
+                 "--pool-size or "
+                 "another --segment-dir",
+                 (double)bytes / 1048576, folder, (double)available / 1048576);
     return MS_NO_SPACE;
 }
 

@@ -105,11 +105,10 @@ static void read_boot_id(uint8_t boot_id[16]) {
 
 /* ---- identity --------------------------------------------------------------------------------------------- */
 
-/* The node's id is kept, its incarnation raised, both before anybody hears of them. */
-static ms_status take_identity(st_server *server, char *error) {
+/* The header of a folder, a new one with a new id when it has none. */
+static ms_status find_identity(const char *folder, st_header *header, char *error) {
     bool found = false;
-    st_header *header = &server->header;
-    ms_status status = st_header_read(server->config.segment_dir, header, &found);
+    ms_status status = st_header_read(folder, header, &found);
     if (status == MS_OK && !found) {
         *header = (st_header){0};
         if (getrandom(header->node_id, sizeof header->node_id, 0) != sizeof header->node_id)
@@ -117,18 +116,45 @@ static ms_status take_identity(st_server *server, char *error) {
         header->node_id[6] =
             (uint8_t)((header->node_id[6] & 0x0f) | 0x40); /* a UUID of version 4 */
         header->node_id[8] = (uint8_t)((header->node_id[8] & 0x3f) | 0x80);
+        if (status == MS_OK)
+            status = st_header_write(folder, header);
     }
+    if (status != MS_OK)
+        st_error_set(error, "cannot keep this node's identity in %s: %s", folder,
+                     ms_status_name(status));
+    return status;
+}
+
+ms_status st_identity(const char *segment_dir, uint8_t node_id[16], uint32_t *incarnation,
+                      uint32_t *epoch, char *error) {
+    st_header header;
+    ms_status status = st_folder_make(segment_dir, error);
+    if (status == MS_OK)
+        status = find_identity(segment_dir, &header, error);
+    if (status != MS_OK)
+        return status;
+    memcpy(node_id, header.node_id, sizeof header.node_id);
+    *incarnation = header.incarnation;
+    *epoch = header.epoch;
+    return MS_OK;
+}
+
+/* The node's id is kept, its incarnation raised, both before anybody hears of them. */
+static ms_status take_identity(st_server *server, char *error) {
+    st_header *header = &server->header;
+    ms_status status = find_identity(server->config.segment_dir, header, error);
+    if (status != MS_OK)
+        return status;
+    server->was_restarted = header->incarnation != 0;
     header->incarnation++;
     if (header->incarnation < server->config.incarnation_floor)
         header->incarnation = server->config.incarnation_floor;
     if (header->epoch < server->config.epoch_floor)
         header->epoch = server->config.epoch_floor; /* *(epoch_floor)* */
-    if (status == MS_OK)
-        status = st_header_write(server->config.segment_dir, header);
+    status = st_header_write(server->config.segment_dir, header);
     if (status != MS_OK)
         st_error_set(error, "cannot keep this node's identity in %s: %s",
                      server->config.segment_dir, ms_status_name(status));
-    server->was_restarted = found;
     return status;
 }
 
@@ -240,24 +266,43 @@ static ms_status serve_pool(st_server *server, char *error) {
     return MS_OK;
 }
 
+/* "10.0.0.2,fd00::2" with the port, as clients are told. */
+static ms_status tell_addresses(st_server *server, char *error) {
+    const char *hosts =
+        server->config.addresses != NULL ? server->config.addresses : server->config.listen_address;
+    size_t length = 0, room = sizeof server->addresses;
+    while (*hosts != '\0') {
+        size_t host = strcspn(hosts, ",");
+        bool is_v6 = memchr(hosts, ':', host) != NULL;
+        int written =
+            snprintf(server->addresses + length, room - length, is_v6 ? "%s[%.*s]:%u" : "%s%.*s:%u",
+                     length != 0 ? "," : "", (int)host, hosts, (unsigned)server->port);
+        if (written < 0 || (size_t)written >= room - length) {
+            st_error_set(error, "too many addresses to be told to clients");
+            return MS_BAD_REQUEST;
+        }
+        length += (size_t)written;
+        hosts += host + (hosts[host] == ',');
+    }
+    server->config.addresses = server->addresses;
+    return MS_OK;
+}
+
 static ms_status listen_all(st_server *server, char *error) {
     const st_config *config = &server->config;
     char reason[TE_ERROR_BYTES] = "";
     ms_status status =
         te_listen_tcp(server->engine, config->listen_address, config->port, &server->port, reason);
-    if (status == MS_OK && config->unix_path != NULL)
+    if (status == MS_OK && config->unix_path != NULL) {
         status = te_listen_unix(server->engine, config->unix_path, reason);
+        if (status == MS_OK)
+            status = te_publish_unix(server->engine, config->unix_path);
+    }
     if (status != MS_OK) {
         st_error_set(error, "%s", reason);
         return status;
     }
-    if (config->addresses == NULL) {
-        bool is_v6 = strchr(config->listen_address, ':') != NULL;
-        snprintf(server->addresses, sizeof server->addresses, is_v6 ? "[%s]:%u" : "%s:%u",
-                 config->listen_address, (unsigned)server->port);
-        server->config.addresses = server->addresses;
-    }
-    return MS_OK;
+    return tell_addresses(server, error);
 }
 
 /* ---- open and close -------------------------------------------------------------------------------------------- */
@@ -292,6 +337,7 @@ ms_status st_open(const st_config *config, st_server **out, char *error) {
     if (status == MS_OK && server->config.view_bytes_max == 0)
         server->config.view_bytes_max = server->config.size_bytes / 2;
     read_boot_id(server->boot_id);
+    atomic_store(&server->ticked_ns, te_now_ns());
     if (status == MS_OK)
         status = st_folder_make(server->config.segment_dir, error);
     if (status == MS_OK)
@@ -389,7 +435,9 @@ void st_get_status(st_server *server, st_status *status) {
                           .object_extents = st_counter(server, ST_COUNT_EXTENTS),
                           .pool_state = (uint32_t)atomic_load(&server->pool_state),
                           .port = server->port,
-                          .was_restarted = server->was_restarted};
+                          .was_restarted = server->was_restarted,
+                          .tick_age_ms =
+                              (uint64_t)(te_now_ns() - atomic_load(&server->ticked_ns)) / 1000000};
     pthread_mutex_lock(&server->lock);
     memcpy(status->node_id, server->header.node_id, sizeof status->node_id);
     status->incarnation = server->header.incarnation;

@@ -222,6 +222,11 @@ static void on_close(void *context, te_peer number, void *peer_context, const ch
 /* SERVER_STATS: each second, and whenever more of the pool is ready. */
 static void on_tick(void *context, int64_t now_ns) {
     st_server *server = context;
+    char line[TE_ERROR_BYTES];
+    atomic_store(&server->ticked_ns, now_ns);
+    /* A few: whoever floods us with bad connections must not flood the log (the engine counts the rest). */
+    for (int lines = 0; lines < 4 && te_engine_log_next(server->engine, line); lines++)
+        st_log(server, 1, "connection_failed reason=\"%s\"", line);
     ms_segment_info segments[ST_SEGMENTS_MAX];
     uint64_t pages = 0;
     for (uint32_t at = 0; at < server->segment_count; at++) {

@@ -103,7 +103,7 @@ struct st_server {
     char *strings;
     int folder_lock;
     te_engine *engine;
-    char addresses[256]; /* told to the master when the configuration says none */
+    char addresses[1024]; /* told to the master when the configuration says none */
     st_segment segments[ST_SEGMENTS_MAX];
     uint32_t segment_count;
     uint16_t port;
@@ -124,6 +124,7 @@ struct st_server {
     bool master_changed;
     st_table
         partials; /* version -> st_partial *: objects of several parts, some of which are sealed */
+    _Atomic int64_t ticked_ns;
     uint64_t stats_pages_sent;
     int64_t stats_sent_ns;
     st_views *views;

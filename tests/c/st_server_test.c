@@ -817,7 +817,7 @@ static void test_starts_that_fail(void) {
     config.segment_dir = second.folder;
     config.size_bytes = UINT64_C(1) << 43;
     CHECK_STATUS(st_open(&config, &server, error), MS_NO_SPACE);
-    CHECK(strstr(error, "--size") != NULL);
+    CHECK(strstr(error, "--pool-size") != NULL);
     config.size_bytes = 2 * MIB;
     config.port = node.status.port;
     ms_status status = st_open(&config, &server, error);

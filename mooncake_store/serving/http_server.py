@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -15,34 +14,29 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from mooncake_store.master.metrics import exposition
-from mooncake_store.master.service import MasterService
 from mooncake_store.protocol.frames import WIRE_VERSION, WIRE_VERSION_OLDEST
+from mooncake_store.serving.process import Check
 from mooncake_store.version import __version__
 
-__all__ = ["Check", "HttpService", "application"]
+__all__ = ["HttpServer", "application"]
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that has to be so for the master to serve."""
-
-    name: str
-    is_ok: bool
-    reason: str
-
-
 def application(
-    service: MasterService, live: Callable[[], Check], ready: Callable[[], list[Check]]
+    *,
+    live: Callable[[], Check],
+    ready: Callable[[], list[Check]],
+    about: Callable[[], dict[str, Any]],
+    exposition: Callable[[], bytes],
 ) -> Starlette:
     """Return the ASGI application.
 
     Args:
-        service: Whose metrics are shown.
         live: Whether the process turns; when not, it should be started again.
         ready: Whether it can serve.
+        about: What `/version` says beside the version numbers.
+        exposition: One scrape in Prometheus' text format.
     """
 
     async def livez(request: Request) -> Response:
@@ -57,13 +51,12 @@ def application(
                 "version": __version__,
                 "wire_version": WIRE_VERSION,
                 "wire_version_oldest": WIRE_VERSION_OLDEST,
-                "epoch": service.leadership.epoch,
-                "cluster": f"{service.leadership.cluster:016x}",
+                **about(),
             }
         )
 
     async def metrics(request: Request) -> Response:
-        return Response(exposition(service), media_type=METRICS_TYPE)
+        return Response(exposition(), media_type=METRICS_TYPE)
 
     return Starlette(
         routes=[
@@ -98,8 +91,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-class HttpService:
-    """The HTTP server of a master, on a socket that listens already."""
+class HttpServer:
+    """An HTTP server on a socket that listens already: a probe that comes early waits."""
 
     def __init__(self, app: Starlette, held: socket.socket) -> None:
         config = uvicorn.Config(

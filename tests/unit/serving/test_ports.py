@@ -6,8 +6,7 @@ import socket
 import pytest
 
 from mooncake_store.errors import ConfigError, InUseError
-from mooncake_store.master import ports
-from mooncake_store.runtime import DEFAULT_PORT
+from mooncake_store.serving import ports
 
 
 def test_the_holder_of_a_port_is_found_for_both_families() -> None:
@@ -26,7 +25,7 @@ def test_the_holder_of_a_port_is_found_for_both_families() -> None:
 
 
 def test_a_reserved_port_is_kept_from_others_and_given_to_who_shares_it() -> None:
-    held = ports.reserve("127.0.0.1", 0, "gRPC", wanted_base=0)
+    held = ports.reserve("127.0.0.1", 0, "gRPC")
     port = held.getsockname()[1]
     with socket.socket() as stranger, pytest.raises(OSError):
         stranger.bind(("127.0.0.1", port))
@@ -37,15 +36,15 @@ def test_a_reserved_port_is_kept_from_others_and_given_to_who_shares_it() -> Non
         service.listen()
 
 
-def test_a_taken_port_is_replaced_unless_the_base_is_the_default() -> None:
+def test_a_taken_port_is_replaced_where_any_will_do() -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(InUseError, match=f"port {port} .* for HTTP, is in use by pid"):
-            ports.reserve("127.0.0.1", port, "HTTP", wanted_base=DEFAULT_PORT)
-        with ports.reserve("127.0.0.1", port, "HTTP", wanted_base=port - 2) as held:
+            ports.reserve("127.0.0.1", port, "HTTP")
+        with ports.reserve("127.0.0.1", port, "HTTP", any_if_taken=True) as held:
             assert held.getsockname()[1] != port
 
 

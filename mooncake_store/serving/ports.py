@@ -1,4 +1,4 @@
-"""The master's three ports: messages on N, gRPC on N + 1, HTTP on N + 2."""
+"""TCP ports: which are free, who has one, and how one is held for a service that starts later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import socket
 from pathlib import Path
 
 from mooncake_store.errors import ConfigError, InUseError
-from mooncake_store.runtime import DEFAULT_PORT
 
-__all__ = ["holder_of_port", "is_free", "reserve"]
+__all__ = ["family_of", "format_address", "holder_of_port", "in_use", "is_free", "reserve"]
 
 
 def family_of(address: str) -> socket.AddressFamily:
@@ -27,8 +26,17 @@ def family_of(address: str) -> socket.AddressFamily:
     raise ConfigError(f"{address!r} is no numeric IPv4 or IPv6 address")
 
 
+def format_address(address: str, port: int) -> str:
+    """Return `127.0.0.1:7700` or `[::1]:7700`."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def is_free(address: str, port: int) -> bool:
-    """Return whether nobody listens there."""
+    """Return whether nobody listens there.
+
+    Raises:
+        ConfigError: This host has no such address, or the port may not be listened on.
+    """
     with socket.socket(family_of(address), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -42,8 +50,8 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def reserve(address: str, port: int, what: str, *, wanted_base: int) -> socket.socket:
-    """Return a socket that holds a port for a service beside the message channel.
+def reserve(address: str, port: int, what: str, *, any_if_taken: bool = False) -> socket.socket:
+    """Return a socket that holds a port for a service that starts later.
 
     It is bound with SO_REUSEPORT and does not listen, so that gRPC, which makes its own socket, can
     take the port over while it is held.
@@ -52,14 +60,13 @@ def reserve(address: str, port: int, what: str, *, wanted_base: int) -> socket.s
         address: Where to listen.
         port: The port wanted; 0 = any.
         what: The service's name, for messages.
-        wanted_base: The master's own port as it was asked for. Beside one that is neither the
-            default nor 0 a port that is taken is replaced by any free one.
+        any_if_taken: Take any free port in place of one that is taken.
 
     Raises:
-        InUseError: The port is taken, and the base port is the default.
+        InUseError: The port is taken.
     """
     if port and not is_free(address, port):
-        if wanted_base == DEFAULT_PORT:
+        if not any_if_taken:
             raise in_use(address, port, what)
         port = 0
     held = socket.socket(family_of(address), socket.SOCK_STREAM)

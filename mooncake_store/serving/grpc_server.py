@@ -1,0 +1,141 @@
+"""A gRPC server with health, and how failures of ours become statuses of gRPC's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, NoReturn
+
+import grpc
+
+from mooncake_store.errors import StoreError
+from mooncake_store.protocol.grpc_status import details_of, grpc_code
+
+__all__ = ["GrpcServer", "HealthService", "abort", "failures", "time_left_s"]
+
+TIMEOUT_S = 5.0
+"""Deadline of a call whose caller gave none."""
+
+
+class GrpcServer:
+    """Serves services and `grpc.health.v1.Health`.
+
+    Args:
+        add_services: Adds them to the server that it is given.
+        names: Full names of the services, which health knows.
+        is_ready: Whether they can serve.
+        message_bytes_max: Largest message accepted.
+    """
+
+    def __init__(
+        self,
+        add_services: Callable[[grpc.aio.Server], None],
+        names: Iterable[str],
+        is_ready: Callable[[], bool],
+        *,
+        message_bytes_max: int = 16 << 20,
+    ) -> None:
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 1),  # the port is held by `ports.reserve` until we have it
+                ("grpc.max_receive_message_length", message_bytes_max),
+                ("grpc.max_send_message_length", 64 << 20),
+                ("grpc.max_concurrent_streams", 1024),
+            ]
+        )
+        add_services(self._server)
+        self._server.add_generic_rpc_handlers((HealthService(names, is_ready).handler(),))
+
+    async def start(self, address: str, port: int) -> None:
+        """Serve from now on.
+
+        Raises:
+            RuntimeError: The port cannot be bound.
+        """
+        host = f"[{address}]" if ":" in address else address
+        self._server.add_insecure_port(f"{host}:{port}")
+        await self._server.start()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Stop; calls under way have this long to finish."""
+        await self._server.stop(timeout_s)
+
+
+class HealthService:
+    """`grpc.health.v1.Health`, which is two messages of one field: no package is needed for it."""
+
+    NAME = "grpc.health.v1.Health"
+    _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
+
+    def __init__(self, names: Iterable[str], is_ready: Callable[[], bool]) -> None:
+        self._known = ("", *names)
+        self._is_ready = is_ready
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what a gRPC server is given to serve it."""
+        return grpc.method_handlers_generic_handler(
+            self.NAME,
+            {
+                "Check": grpc.unary_unary_rpc_method_handler(self._check),
+                "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+            },
+        )
+
+    def _state(self, request: bytes) -> bytes:
+        if _health_service_name(request) not in self._known:
+            return self._SERVICE_UNKNOWN
+        return self._SERVING if self._is_ready() else self._NOT_SERVING
+
+    async def _check(
+        self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> bytes:
+        state = self._state(request)
+        if state == self._SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return state
+
+    async def _watch(
+        self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        told = b""
+        while True:
+            state = self._state(request)
+            if state != told:
+                told = state
+                yield state
+            await asyncio.sleep(0.5)
+
+
+def _health_service_name(request: bytes) -> str | None:
+    """Read HealthCheckRequest { string service = 1; }; None: something else is in it."""
+    if not request:
+        return ""
+    if len(request) < 2 or request[0] != 0x0A or request[1] != len(request) - 2:
+        return None
+    return request[2:].decode(errors="replace")
+
+
+class failures:
+    """Around a call's work: a StoreError ends the call with its code and sentence."""
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, StoreError):
+            await abort(self._context, error)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: StoreError) -> NoReturn:
+    """End a call with what an exception says."""
+    await context.abort(grpc_code(error), details_of(error))
+    raise AssertionError("abort raises")
+
+
+def time_left_s(context: grpc.aio.ServicerContext[Any, Any]) -> float:
+    """Return how long the caller still waits."""
+    left_s = context.time_remaining()
+    return TIMEOUT_S if left_s is None else min(max(left_s, 0.001), 3600.0)

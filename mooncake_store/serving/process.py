@@ -1,0 +1,100 @@
+"""A process that serves until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from mooncake_store.errors import ConfigError
+
+__all__ = ["Check", "Process", "raise_descriptor_limit", "run", "write_ready_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to be so for a process to serve."""
+
+    name: str
+    is_ok: bool
+    reason: str
+
+
+class Process(Protocol):
+    """What `run` runs."""
+
+    ended: asyncio.Event
+    """Set when it cannot go on by itself."""
+
+    async def start(self) -> Any:
+        """Serve; return where."""
+        ...
+
+    async def stop(self) -> None:
+        """End everything. Can be called at any point after `start` was."""
+        ...
+
+
+async def run(
+    process: Process,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[Any], None] | None,
+    describe: Callable[[Any], Mapping[str, Any]],
+) -> None:
+    """Run a process until SIGTERM, SIGINT, or its own end.
+
+    Args:
+        process: Not started yet.
+        ready_file: Written, with what `describe` makes of its endpoints as JSON, once it serves;
+            removed at the end.
+        on_ready: Called with its endpoints at the same moment.
+        describe: From endpoints to a JSON document.
+
+    Raises:
+        StoreError: It cannot start.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    endpoints = await process.start()
+    try:
+        if ready_file is not None:
+            write_ready_file(ready_file, describe(endpoints))
+        if on_ready is not None:
+            on_ready(endpoints)
+        waits = [asyncio.ensure_future(event.wait()) for event in (stop, process.ended)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+        await process.stop()
+
+
+def write_ready_file(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON document so that whoever waits for the file reads all of it."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        draft.write_text(json.dumps(document) + "\n")
+        os.replace(draft, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", cause=error) from error
+
+
+def raise_descriptor_limit(wanted: int) -> None:
+    """Let this process have so many descriptors, or as many as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
