@@ -250,15 +250,22 @@ static uint32_t stone_ask(md_core *core, ms_hash hash, uint64_t version) {
     return stone;
 }
 
+/* One that is on its way counts already: should it fail, this master leads no more. */
 uint64_t md_tombstone_version(md_core *core, ms_hash hash) {
-    uint32_t tombstone = md_map_get(&core->tombstone_of, md_hash_key(hash));
-    while (tombstone != 0) {
-        md_tombstone *at = md_pool_at(&core->tombstones, tombstone);
-        if (ms_hash_equal(at->hash, hash))
-            return at->version;
-        tombstone = at->next;
+    uint64_t version = 0;
+    for (uint32_t stone = md_map_get(&core->stone_of, md_hash_key(hash)); stone != 0;) {
+        const md_stone *at = md_pool_at(&core->stones, stone);
+        if (ms_hash_equal(at->hash, hash) && at->version > version)
+            version = at->version;
+        stone = at->next;
     }
-    return 0;
+    for (uint32_t number = md_map_get(&core->tombstone_of, md_hash_key(hash)); number != 0;) {
+        const md_tombstone *at = md_pool_at(&core->tombstones, number);
+        if (ms_hash_equal(at->hash, hash) && at->version > version)
+            version = at->version;
+        number = at->next;
+    }
+    return version;
 }
 
 bool md_tombstone_set(md_core *core, ms_hash hash, uint64_t version) {

@@ -33,15 +33,19 @@ static bool used_add(md_server *server, uint32_t segment, uint32_t page, uint32_
     return true;
 }
 
-/* A record that does not count: it is freed when the inventory is complete. */
-static ms_status refuse(md_core *core, uint32_t server, uint32_t segment, const ms_extent *extents,
-                        uint32_t count, uint64_t version) {
+/* A record that does not count: it is freed when the inventory is complete.  A remove of its key waits for that
+ * like for anything of the key that leaves. */
+static ms_status refuse(md_core *core, uint32_t server, ms_hash hash, uint32_t segment,
+                        const ms_extent *extents, uint32_t count, uint64_t version) {
     if (!md_reserve(core, count, 0))
         return MS_NO_MEMORY;
     MD_COUNT(core, inventory_refused)++;
+    uint32_t leave = ms_hash_is_none(hash) ? 0 : md_leave_open(core, hash, version);
     for (uint32_t i = 0; i < count; i++)
         if (md_map_get(&core->free_of, md_page_key(server, segment, extents[i].page)) == 0)
-            md_free_start(core, 0, server, segment, extents[i], version, 0);
+            md_free_start(core, leave, server, segment, extents[i], version, 0);
+    if (leave != 0)
+        md_leave_opened(core, leave);
     return MS_OK;
 }
 
@@ -135,7 +139,7 @@ static ms_status take_replica(md_core *core, uint32_t record, const held *replic
                        memcmp(set.extents[i], replica->extents,
                               replica->extent_count * sizeof(ms_extent)) == 0;
         if (!is_same)
-            return refuse(core, replica->server, replica->segment, replica->extents,
+            return refuse(core, replica->server, replica->hash, replica->segment, replica->extents,
                           replica->extent_count, replica->version);
         if (!md_shard_reserve(shard, 0, 0) || !confirm(core, replica))
             return MS_NO_MEMORY;
@@ -143,7 +147,7 @@ static ms_status take_replica(md_core *core, uint32_t record, const held *replic
         return MS_OK;
     }
     if (set.count == MS_REPLICAS_MAX)
-        return refuse(core, replica->server, replica->segment, replica->extents,
+        return refuse(core, replica->server, replica->hash, replica->segment, replica->extents,
                       replica->extent_count, replica->version);
     if (!md_shard_reserve(shard, 0, md_replica_bytes(set.count + 1, extents)) ||
         !confirm(core, replica))
@@ -173,13 +177,17 @@ static ms_status take(md_core *core, const held *replica) {
         pages += replica->extents[i].page_count;
     bool is_expired = replica->expiry_ms != 0 && (int64_t)replica->expiry_ms <= core->now.wall_ms;
     md_shard *shard = &core->shards[md_shard_of(replica->hash)];
+    /* Sealed, and its put is still open: put_end or the end of the put decides. */
+    uint32_t writing = md_index_find(shard, replica->hash, MD_RECORD_WRITING);
+    if (writing != 0 && md_record_at(shard, writing)->version == replica->version)
+        return MS_OK;
     uint32_t record = md_index_find(shard, replica->hash, MD_RECORD_COMPLETE);
     uint64_t known = record == 0 ? 0 : md_record_at(shard, record)->version;
     /* Of a key the highest version wins, whenever its server comes. */
     if (pages != ms_pages_of(replica->size) || is_expired ||
         server_at(core, replica->server)->is_condemned ||
         replica->version <= md_tombstone_version(core, replica->hash) || replica->version < known)
-        return refuse(core, replica->server, replica->segment, replica->extents,
+        return refuse(core, replica->server, replica->hash, replica->segment, replica->extents,
                       replica->extent_count, replica->version);
     if (record != 0 && replica->version == known)
         return take_replica(core, record, replica);
@@ -261,7 +269,7 @@ static ms_status take_part(md_core *core, uint32_t server, const ms_inventory_it
     ms_extent extent = {.page = item->page, .page_count = item->page_count};
     if (at->part_count != item->part_count || at->segment != item->segment ||
         at->extents[item->part].page_count != 0)
-        return refuse(core, server, item->segment, &extent, 1, item->version);
+        return refuse(core, server, item->hash, item->segment, &extent, 1, item->version);
     at->extents[item->part] = extent;
     if (item->note >= at->note) {
         at->note = item->note;
@@ -304,7 +312,8 @@ static ms_status refuse_partials(md_core *core, uint32_t server) {
         md_partial *at = partial_at(core, partial);
         for (uint32_t part = 0; part < at->part_count; part++)
             if (at->extents[part].page_count != 0 &&
-                refuse(core, server, at->segment, &at->extents[part], 1, at->version) != MS_OK)
+                refuse(core, server, at->hash, at->segment, &at->extents[part], 1, at->version) !=
+                    MS_OK)
                 return MS_NO_MEMORY;
         partial_close(core, partial);
         i = 0; /* entries have moved */
@@ -374,7 +383,7 @@ ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t inca
     ms_extent extent = {.page = item->page, .page_count = item->page_count};
     /* In use without a live word: a view or a copy of something freed; wait for FREED (busy_inventory). */
     if (!is_live)
-        return refuse(core, server, item->segment, &extent, 1, item->version);
+        return refuse(core, server, (ms_hash){0}, item->segment, &extent, 1, item->version);
     if (item->part_count > 1)
         return take_part(core, server, item, key);
     held whole = {.hash = item->hash,
@@ -445,7 +454,7 @@ static void count_pages(md_core *core, uint32_t server) {
         md_shard *shard = &core->shards[s];
         for (uint32_t number = 1; number <= shard->record_fresh; number++) {
             md_record *record = md_record_at(shard, number);
-            if (record->state != MD_RECORD_COMPLETE)
+            if (record->state == MD_RECORD_NONE)
                 continue;
             md_replica_set set, here = {0};
             md_record_replicas(shard, record, &set);
@@ -455,6 +464,10 @@ static void count_pages(md_core *core, uint32_t server) {
                     here.extents[0] = set.extents[i];
                     here.count = 1;
                 }
+            if (record->state == MD_RECORD_WRITING) {
+                md_pages_count(core, &here, MD_PAGES_WRITING, 1);
+                continue;
+            }
             md_pages_count(core, &here, MD_PAGES_COMPLETE, 1);
             if (!(record->flags & (MS_OBJECT_HARD_PIN | MD_IS_PINNED)))
                 md_pages_count(core, &here, MD_PAGES_UNPINNED, 1);
@@ -470,7 +483,24 @@ static void count_pages(md_core *core, uint32_t server) {
     }
 }
 
-/* Free runs are what lies between the extents that are used or being freed. */
+/* Grants of this life of the server that are still open. */
+static bool used_by_put(md_core *core, uint32_t server, uint32_t put) {
+    ms_hash hash = ((const md_put *)md_pool_at(&core->puts, put))->hash;
+    md_shard *shard = &core->shards[md_shard_of(hash)];
+    md_replica_set set;
+    md_record_replicas(shard, md_record_at(shard, md_index_find(shard, hash, MD_RECORD_WRITING)),
+                       &set);
+    for (uint32_t i = 0; i < set.count; i++)
+        for (uint32_t part = 0;
+             set.replicas[i].server == server && part < set.replicas[i].extent_count; part++)
+            if (set.replicas[i].state == MD_REPLICA_THERE &&
+                !used_add(server_at(core, server), set.replicas[i].segment,
+                          set.extents[i][part].page, set.extents[i][part].page_count))
+                return false;
+    return true;
+}
+
+/* Free runs are what lies between the extents that are granted, used or being freed. */
 static ms_status rebuild_segments(md_core *core, uint32_t server) {
     md_server *at = server_at(core, server);
     for (uint32_t i = 0; i < core->free_of.capacity; i++) {
@@ -480,6 +510,10 @@ static ms_status rebuild_segments(md_core *core, uint32_t server) {
             !used_add(at, of->segment, of->page, of->page_count))
             return MS_NO_MEMORY;
     }
+    for (uint32_t i = 0; i < core->put_of.capacity; i++)
+        if (core->put_of.slots[i].value != 0 &&
+            !used_by_put(core, server, core->put_of.slots[i].value))
+            return MS_NO_MEMORY;
     /* Counting sort by segment; within one md_segment_rebuild sorts by page. */
     uint32_t *starts = md_memory_small(NULL, (at->segment_count + 1) * sizeof *starts);
     md_used *sorted = md_memory_map((at->used_count + 1) * sizeof *sorted);

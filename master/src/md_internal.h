@@ -358,14 +358,15 @@ typedef struct md_events_ring {
 #define MD_COUNTERS(X)                                                                             \
     X(objects)                                                                                     \
     X(object_bytes)                                                                                \
-    X(sessions) X(puts_open) X(puts_parked) X(puts_started) X(puts_completed) X(puts_revoked)      \
-        X(puts_expired) X(puts_refused) X(exists_keys) X(exists_hits) X(lookup_keys)               \
-            X(lookup_hits) X(removed) X(evicted) X(evicted_bytes) X(expired) X(lost)               \
-                X(replicas_added) X(replicas_lost) X(frees_pending) X(frees_cleared)               \
-                    X(frees_repeated) X(pins) X(tombstones) X(inventory_items)                     \
-                        X(inventory_refused) X(changes_running) X(changes_done) X(changes_failed)  \
-                            X(notes) X(notes_failed) X(events) X(sessions_ended)                   \
-                                X(memory_failures)
+    X(sessions)                                                                                    \
+    X(puts_open)                                                                                   \
+    X(puts_parked) X(puts_started) X(puts_completed) X(puts_revoked) X(puts_expired)               \
+        X(puts_refused) X(exists_keys) X(exists_hits) X(lookup_keys) X(lookup_hits) X(removed)     \
+            X(evicted) X(evicted_bytes) X(expired) X(lost) X(replicas_added) X(replicas_lost)      \
+                X(frees_pending) X(frees_cleared) X(frees_repeated) X(pins) X(tombstones)          \
+                    X(inventory_items) X(inventory_refused) X(changes_running) X(changes_done)     \
+                        X(changes_failed) X(notes) X(notes_failed) X(events) X(sessions_ended)     \
+                            X(memory_failures)
 
 typedef enum {
 #define X(name) MD_COUNT_##name,
@@ -494,6 +495,8 @@ bool md_object_take_back(md_core *core, uint32_t shard, uint32_t record, uint64_
 /* Some replicas go, the others stay: bit i of `keep` is replica i.  Needs md_reserve for what goes and
  * md_shard_reserve for what stays. */
 void md_object_keep_replicas(md_core *core, uint32_t shard, uint32_t record, uint64_t keep);
+/* Replicas of an open put end, without changing the places of the others.  Needs the same. */
+void md_object_drop_replicas(md_core *core, uint32_t shard, uint32_t record, uint64_t mask);
 typedef enum { MD_PAGES_WRITING, MD_PAGES_COMPLETE, MD_PAGES_UNPINNED } md_pages_kind;
 /* When replicas or pins of an object change: with -1 before, with 1 after that. */
 void md_unpinned_pages(md_core *core, md_shard *shard, const md_record *record, int sign);

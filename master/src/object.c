@@ -138,12 +138,15 @@ void md_object_appear(md_core *core, uint32_t shard_number, uint32_t record) {
              at->key_length);
 }
 
-/* The extents of the replicas of `set` in `mask` go the way of a leave. */
+/* The extents of the replicas of `set` in `mask` go the way of a leave.  An object's extents at a lost server are
+ * let be: it comes back with that server or is struck by a tombstone.  A grant's are not: its writer may be
+ * alive, so the server has to hear of the end of the grant when it comes back. */
 static void free_replicas(md_core *core, uint32_t leave, const md_replica_set *set, uint64_t mask,
-                          uint64_t version, uint64_t session) {
+                          uint64_t version, uint64_t session, bool also_lost) {
     for (uint32_t i = 0; i < set->count; i++) {
         const md_replica *replica = &set->replicas[i];
-        if (!(mask >> i & 1) || !replica_counts(core, replica))
+        if (!(mask >> i & 1) || replica->state != MD_REPLICA_THERE ||
+            (core->servers[replica->server].is_lost && !also_lost))
             continue;
         for (uint32_t part = 0; part < replica->extent_count; part++)
             md_free_start(core, leave, replica->server, replica->segment, set->extents[i][part],
@@ -161,7 +164,7 @@ bool md_object_take_back(md_core *core, uint32_t shard_number, uint32_t record, 
         md_record_replicas(shard, at, &set);
         md_pages_count(core, &set, MD_PAGES_WRITING, -1);
         uint32_t leave = md_leave_open(core, at->hash, at->version);
-        free_replicas(core, leave, &set, UINT64_MAX, at->version, session);
+        free_replicas(core, leave, &set, UINT64_MAX, at->version, session, true);
         md_leave_opened(core, leave);
     }
     md_shard_remove(shard, record);
@@ -188,7 +191,7 @@ bool md_object_depart(md_core *core, uint32_t shard_number, uint32_t record, uin
     md_evict_list_remove(core, shard_number, record);
     md_pages_count(core, &set, MD_PAGES_COMPLETE, -1);
     md_unpinned_pages(core, shard, at, -1);
-    free_replicas(core, leave, &set, UINT64_MAX, at->version, 0);
+    free_replicas(core, leave, &set, UINT64_MAX, at->version, 0, false);
     MD_COUNT(core, objects)--;
     MD_COUNT(core, object_bytes) -= at->size;
     if (event == MS_EVENT_EVICTED) {
@@ -221,7 +224,7 @@ void md_object_keep_replicas(md_core *core, uint32_t shard_number, uint32_t reco
     md_unpinned_pages(core, shard, at, -1);
     md_pages_count(core, &set, kind, -1);
     uint32_t leave = md_leave_open(core, at->hash, at->version);
-    free_replicas(core, leave, &set, ~keep, at->version, 0);
+    free_replicas(core, leave, &set, ~keep, at->version, 0, kind == MD_PAGES_WRITING);
     uint32_t count = 0;
     for (uint32_t i = 0; i < set.count; i++) {
         if (!(keep >> i & 1) || set.replicas[i].state != MD_REPLICA_THERE)
@@ -233,6 +236,22 @@ void md_object_keep_replicas(md_core *core, uint32_t shard_number, uint32_t reco
     set.count = count;
     md_pages_count(core, &set, kind, 1);
     md_unpinned_pages(core, shard, at, 1);
+    md_leave_opened(core, leave);
+}
+
+void md_object_drop_replicas(md_core *core, uint32_t shard_number, uint32_t record, uint64_t mask) {
+    md_shard *shard = &core->shards[shard_number];
+    md_record *at = md_record_at(shard, record);
+    md_replica_set set;
+    md_record_replicas(shard, at, &set);
+    md_pages_count(core, &set, MD_PAGES_WRITING, -1);
+    uint32_t leave = md_leave_open(core, at->hash, at->version);
+    free_replicas(core, leave, &set, mask, at->version, 0, true);
+    for (uint32_t i = 0; i < set.count; i++)
+        if (mask >> i & 1)
+            set.replicas[i].state = MD_REPLICA_DROPPED;
+    md_record_set_replicas(shard, at, set.count, set.replicas, set.extents);
+    md_pages_count(core, &set, MD_PAGES_WRITING, 1);
     md_leave_opened(core, leave);
 }
 
@@ -257,8 +276,10 @@ void md_write_location(md_core *core, const md_shard *shard, const md_record *re
         if (!is_grant && !replica_counts(core, &set.replicas[i]))
             continue;
         const md_server *server = &core->servers[set.replicas[i].server];
+        /* What was dropped from a grant keeps its place, but nobody may write there: no server has life 0. */
+        bool is_there = set.replicas[i].state == MD_REPLICA_THERE;
         ms_replica replica = {.server = set.replicas[i].server,
-                              .incarnation = server->incarnation,
+                              .incarnation = is_there ? server->incarnation : 0,
                               .segment = set.replicas[i].segment,
                               .extent_count = set.replicas[i].extent_count,
                               .tier = (uint8_t)server->segments[set.replicas[i].segment].tier,

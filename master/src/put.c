@@ -347,6 +347,12 @@ ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_i
     uint64_t all = (1ull << set.count) - 1, keep = item->replica_mask & all;
     if (keep == 0)
         return MS_BAD_REQUEST;
+    for (uint32_t i = 0; i < set.count; i++)
+        if (set.replicas[i].state != MD_REPLICA_THERE ||
+            core->servers[set.replicas[i].server].is_lost)
+            keep &= ~(1ull << i);
+    if (keep == 0)
+        return MS_GONE; /* where it was sealed has begun a new life, or is lost */
     const md_extra *extra = md_record_extra(shard, record);
     uint32_t extent_count = md_record_extent_count(shard, record);
     uint32_t old = md_index_find(shard, item->hash, MD_RECORD_COMPLETE);

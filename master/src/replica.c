@@ -15,7 +15,8 @@
 #include <assert.h>
 #include <string.h>
 
-#define CHANGE_TIMEOUT_MS 60000
+#define ROOM_TIMEOUT_MS 10000
+#define COPY_TIMEOUT_MS 60000
 #define RETRY_MS 100
 
 static md_change *change_at(md_core *core, uint32_t change) {
@@ -220,9 +221,13 @@ static void begin(md_core *core, uint32_t number) {
     change->tasks = core->tasks;
     core->tasks += MS_REPLICAS_MAX;
     md_map_set(&core->task_of, change->tasks / MS_REPLICAS_MAX, number);
+    md_timer_stop(core, &change->timer); /* so there is one to take */
+    change->timer =
+        md_timer_start(core, core->now.now_ms + COPY_TIMEOUT_MS, MD_TIMER_CHANGE, number);
     md_replica_set set = targets_of(change);
     md_pages_count(core, &set, MD_PAGES_WRITING, 1);
     MD_COUNT(core, changes_running)++;
+
     ask_copies(core, change, 0, change->first_count);
 }
 
@@ -445,6 +450,19 @@ static ms_status reduce(md_core *core, uint32_t shard_number, uint32_t record, u
     return MS_OK;
 }
 
+/* Is there a server that could take another replica? */
+static bool has_candidate(md_core *core, const md_replica_set *set, uint32_t target) {
+    for (uint32_t i = 0; i < core->server_count; i++) {
+        bool is_holder = false;
+        for (uint32_t j = 0; j < set->count; j++)
+            is_holder |= set->replicas[j].server == i;
+        if (!is_holder && md_server_takes_puts(&core->servers[i]) &&
+            (target == 0 || target == i + 1))
+            return true;
+    }
+    return false;
+}
+
 static ms_status enqueue(md_core *core, ms_hash hash, uint64_t version, uint32_t count,
                          uint32_t target, uint32_t leaving, uint64_t waiter) {
     if (!md_pool_reserve(&core->changes, 1) || !md_pool_reserve(&core->wheel.timers, 1) ||
@@ -465,7 +483,7 @@ static ms_status enqueue(md_core *core, ms_hash hash, uint64_t version, uint32_t
         core->change_first = number;
     core->change_last = number;
     change->timer =
-        md_timer_start(core, core->now.now_ms + CHANGE_TIMEOUT_MS, MD_TIMER_CHANGE, number);
+        md_timer_start(core, core->now.now_ms + ROOM_TIMEOUT_MS, MD_TIMER_CHANGE, number);
     record_of(core, change)->is_changing = 1;
     core->answers_due++;
     md_changes_run(core);
@@ -505,18 +523,22 @@ ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash 
     }
     if (asked->source_server != 0 && !has_source)
         return MS_NOT_FOUND;
+    uint32_t target = has_target ? 0 : asked->target_server;
+    bool is_possible = has_candidate(core, &set, target);
     if (asked->replica_count != 0) {
         if (asked->replica_count == count)
             return MS_OK;
-        return asked->replica_count < count
-                   ? reduce(core, shard_number, number, asked->replica_count, asked->source_server)
-                   : enqueue(core, hash, record->version, asked->replica_count,
-                             has_target ? 0 : asked->target_server, 0, waiter);
+        if (asked->replica_count < count)
+            return reduce(core, shard_number, number, asked->replica_count, asked->source_server);
+        return is_possible
+                   ? enqueue(core, hash, record->version, asked->replica_count, target, 0, waiter)
+                   : MS_NO_SPACE;
     }
     uint32_t leaving = asked->source_server != 0 ? asked->source_server : first;
     if (asked->target_server == leaving)
         return MS_OK;
     if (has_target)
         return reduce(core, shard_number, number, count - 1, leaving);
-    return enqueue(core, hash, record->version, count, asked->target_server, leaving, waiter);
+    return is_possible ? enqueue(core, hash, record->version, count, target, leaving, waiter)
+                       : MS_NO_SPACE;
 }

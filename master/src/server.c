@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#define RETRY_MS 100
-
 static md_server *server_at(md_core *core, uint32_t server) { return &core->servers[server]; }
 
 static uint32_t find_node(const md_core *core, const uint8_t node_id[16]) {
@@ -38,19 +36,39 @@ ms_status md_server_expect(md_core *core, md_now now, const uint8_t node_id[16],
     return status;
 }
 
-static bool put_is_on(md_core *core, const md_put *put, uint32_t server) {
+/* Bit i: replica i of that open put is at the server. */
+static uint64_t replicas_on(md_core *core, const md_put *put, uint32_t server, uint64_t *others) {
     md_shard *shard = &core->shards[md_shard_of(put->hash)];
     uint32_t record = md_index_find(shard, put->hash, MD_RECORD_WRITING);
     md_replica_set set;
     md_record_replicas(shard, md_record_at(shard, record), &set);
+    uint64_t on = 0;
+    *others = 0;
     for (uint32_t i = 0; i < set.count; i++)
-        if (set.replicas[i].server == server)
-            return true;
-    return false;
+        if (set.replicas[i].state == MD_REPLICA_THERE)
+            *(set.replicas[i].server == server ? &on : others) |= 1ull << i;
+    return on;
 }
 
-/* Its grants are void, and what others asked of it will not be answered.  The whole put is taken back, also
- * its replicas elsewhere: its client begins again.  false: no memory, some are left. */
+/* The grants of its former life are void: no writer can reach it with them.  Those of the same puts at other
+ * servers stay, because there the writer may be writing. */
+static bool forget_put(md_core *core, uint32_t put, uint32_t server) {
+    const md_put *at = md_pool_at(&core->puts, put);
+    uint64_t others, on = replicas_on(core, at, server, &others);
+    if (others == 0)
+        return md_put_take_back(core, put, 0, MS_GONE);
+    uint32_t shard_number = md_shard_of(at->hash);
+    md_shard *shard = &core->shards[shard_number];
+    uint32_t record = md_index_find(shard, at->hash, MD_RECORD_WRITING);
+    uint32_t extents = md_record_extent_count(shard, md_record_at(shard, record));
+    if (!md_reserve(core, extents, 0) ||
+        !md_shard_reserve(shard, 0, md_replica_bytes(MS_REPLICAS_MAX, extents)))
+        return false;
+    md_object_drop_replicas(core, shard_number, record, on);
+    return true;
+}
+
+/* false: no memory, some are left. */
 static bool forget_grants(md_core *core, uint32_t server) {
     md_notes_server_gone(core, server);
     md_changes_server_gone(core, server);
@@ -61,11 +79,12 @@ static bool forget_grants(md_core *core, uint32_t server) {
         count = 0;
         for (uint32_t i = 0; i < core->put_of.capacity && count < puts_max; i++) {
             uint32_t put = core->put_of.slots[i].value;
-            if (put != 0 && put_is_on(core, md_pool_at(&core->puts, put), server))
+            uint64_t others;
+            if (put != 0 && replicas_on(core, md_pool_at(&core->puts, put), server, &others) != 0)
                 puts[count++] = put;
         }
         for (uint32_t i = 0; i < count; i++)
-            if (!md_put_take_back(core, puts[i], 0, MS_GONE))
+            if (!forget_put(core, puts[i], server))
                 return false;
     } while (count == puts_max);
     return true;
@@ -133,7 +152,7 @@ ms_status md_server_join(md_core *core, md_now now, const ms_server_info *info, 
      * may be older than a put that completed meanwhile). */
     bool is_known_life = server->is_adopted && info->incarnation == server->incarnation;
     if (!is_known_life) {
-        if (!forget_grants(core, *number))
+        if (info->incarnation != server->incarnation && !forget_grants(core, *number))
             return MS_NO_MEMORY;
         md_inventory_drop(core, *number);
         server->is_adopted = 0;
@@ -193,17 +212,13 @@ void md_server_gone(md_core *core, md_now now, uint32_t server, uint32_t incarna
     md_parked_serve(core);
 }
 
-/* The grace is over: its objects leave with it, and come back with it. */
+/* The grace is over: its objects leave with it, and come back with it.  Open puts stay: it may be alive, and their
+ * writers too; they end with their deadline. */
 void md_server_timer(md_core *core, uint32_t server) {
     md_server *at = server_at(core, server);
     at->timer = 0;
     if (at->state != MS_MEMBER_GONE)
         return;
-    if (!forget_grants(core, server)) {
-        if (md_pool_reserve(&core->wheel.timers, 1))
-            at->timer = md_timer_start(core, core->now.now_ms + RETRY_MS, MD_TIMER_SERVER, server);
-        return;
-    }
     at->is_adopted = at->is_counted = at->takes_in = 0;
     at->is_lost = 1;
     core->lost_count = 1;

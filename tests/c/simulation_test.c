@@ -1,0 +1,44 @@
+// sources: tests/simulation/*.c master/src/*.c mooncake_store/protocol/src/*.c
+// variants: plain
+// timeout: 300
+/* Runs the simulation (tests/simulation/sim.h) for many seeds.
+ *
+ *     build/c-test/plain/simulation_test [SEEDS [FIRST]]     (default 500 from 1)
+ *
+ * A seed that fails is printed; `simulation_test 1 SEED` runs it again, the same in every step.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../simulation/sim.h"
+
+int main(int argc, char **argv) {
+    uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : 500;
+    uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    sim *s = malloc(sizeof *s);
+    if (s == NULL)
+        return 1;
+    uint64_t steps = 0, puts = 0, hits = 0, gone = 0, removes = 0, copies = 0, views = 0,
+             elections = 0, kills = 0;
+    int failures = 0;
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
+        if (!sim_run(s, seed)) {
+            printf("%s\n", s->failure);
+            failures++;
+        }
+        steps += s->steps, puts += s->puts_acked, hits += s->reads_hit, gone += s->reads_gone;
+        removes += s->removes_acked, copies += s->copies_done, views += s->views_opened;
+        elections += s->elections, kills += s->kills;
+        sim_close(s);
+        if (failures == 10)
+            break;
+    }
+    printf("%lu steps, %lu puts and %lu removes acknowledged, %lu reads of an object and %lu of "
+           "one that was gone, "
+           "%lu copies, %lu views, %lu elections, %lu kills\n",
+           (unsigned long)steps, (unsigned long)puts, (unsigned long)removes, (unsigned long)hits,
+           (unsigned long)gone, (unsigned long)copies, (unsigned long)views,
+           (unsigned long)elections, (unsigned long)kills);
+    free(s);
+    return failures != 0;
+}
