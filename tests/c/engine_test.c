@@ -684,8 +684,8 @@ static void *flood(void *argument) {
             }
         }
         ms_header answer;
-        if (is_cut || !raw_receive(descriptor, &answer, sizeof answer)) {
-            break;
+        if (is_cut || !raw_receive(descriptor, &answer, sizeof answer) || answer.status != MS_OK) {
+            break; /* a WRITE that is refused (no such segment) ends it too */
         }
     }
     free(bytes);
@@ -980,7 +980,7 @@ static void the_log_is_bounded(void) {
     kit_close_all(&served);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     RUN(hello_opens_a_connection);
     RUN(hello_is_refused_with_reasons);
     RUN(bad_frames_close_their_connection_only);

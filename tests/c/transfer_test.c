@@ -349,7 +349,7 @@ static void threads_share_a_channel(void) {
     close_pair();
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     RUN(reads_over_tcp_v4);
     RUN(reads_over_tcp_v6);
     RUN(reads_over_unix);

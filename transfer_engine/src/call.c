@@ -49,20 +49,24 @@ ms_status te_call(te_channel *channel, uint16_t method, uint32_t flags, const st
     if (reply->grow) {
         reply->body = NULL;
     }
-    ms_status status =
-        send_request(channel, method, flags, body, body_count, &connection, &request, deadline_ns);
+    ms_status status = te_channel_enter(channel);
     if (status != MS_OK) {
         return status;
     }
-    status = te_receive(connection, reply, deadline_ns);
+    status =
+        send_request(channel, method, flags, body, body_count, &connection, &request, deadline_ns);
     if (status == MS_OK) {
-        status = check_request(connection, &reply->header, method, request);
-        if (status != MS_OK && reply->grow) {
-            free(reply->body);
-            reply->body = NULL;
+        status = te_receive(connection, reply, deadline_ns);
+        if (status == MS_OK) {
+            status = check_request(connection, &reply->header, method, request);
+            if (status != MS_OK && reply->grow) {
+                free(reply->body);
+                reply->body = NULL;
+            }
         }
+        te_checkin(connection, status == MS_OK);
     }
-    te_checkin(connection, status == MS_OK);
+    te_channel_leave(channel);
     return status;
 }
 
@@ -76,8 +80,13 @@ ms_status te_call_simple(te_channel *channel, uint16_t method, uint32_t flags, c
     uint64_t request = 0;
     *answer = NULL;
     *answer_length = 0;
-    ms_status status =
-        send_request(channel, method, flags, &part, 1, &connection, &request, deadline_ns);
+    ms_status status = te_channel_enter(channel);
+    if (status != MS_OK) {
+        te_error(error,
+                 status == MS_FORKED ? "the channel was opened before a fork" : "it is closed");
+        return status;
+    }
+    status = send_request(channel, method, flags, &part, 1, &connection, &request, deadline_ns);
     if (status == MS_OK) {
         status = te_receive_whole(connection, &reply, deadline_ns);
         if (status == MS_OK) {
@@ -85,11 +94,12 @@ ms_status te_call_simple(te_channel *channel, uint16_t method, uint32_t flags, c
         }
         te_checkin(connection, status == MS_OK);
     }
+    if (status != MS_OK && error != NULL) {
+        te_channel_error(channel, error);
+    }
+    te_channel_leave(channel);
     if (status != MS_OK) {
         free(reply.body);
-        if (error != NULL) {
-            te_channel_error(channel, error);
-        }
         return status;
     }
     *answer = reply.body;

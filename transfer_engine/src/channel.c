@@ -44,7 +44,7 @@ struct te_channel {
     te_connection *idle; /* most recently used first */
     te_connection *all;
     uint32_t count;  /* connections, and dials under way */
-    uint32_t inside; /* callers that dial or own a connection */
+    uint32_t inside; /* what te_channel_close waits for: calls, and connections checked out */
     uint8_t *answer; /* of the newest HELLO */
     size_t answer_length;
     char error[TE_ERROR_BYTES];
@@ -469,12 +469,29 @@ static void forget(te_channel *channel, te_connection *connection) {
     destroy_chain(connection);
 }
 
+/* Under the lock, as the last thing that the caller does with the channel. */
 static void go_out(te_channel *channel) {
-    pthread_mutex_lock(&channel->lock);
     channel->inside--;
     if (channel->is_closing && channel->inside == 0) {
         pthread_cond_broadcast(&channel->changed);
     }
+}
+
+ms_status te_channel_enter(te_channel *channel) {
+    ms_status status = te_engine_check(channel->engine);
+    if (status != MS_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&channel->lock);
+    status = channel->is_closing ? MS_CLOSED : MS_OK;
+    channel->inside += status == MS_OK;
+    pthread_mutex_unlock(&channel->lock);
+    return status;
+}
+
+void te_channel_leave(te_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    go_out(channel);
     pthread_mutex_unlock(&channel->lock);
 }
 
@@ -484,6 +501,7 @@ static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline
     ms_status status = MS_OK;
     *connection = NULL;
     pthread_mutex_lock(&channel->lock);
+    channel->inside++;
     for (;;) {
         if (channel->is_closing) {
             status = MS_CLOSED;
@@ -518,7 +536,9 @@ static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline
             break;
         }
     }
-    channel->inside += status == MS_OK;
+    if (status != MS_OK) {
+        go_out(channel);
+    }
     pthread_mutex_unlock(&channel->lock);
     return status;
 }
@@ -545,7 +565,7 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
             return MS_OK;
         }
         forget(channel, *connection);
-        go_out(channel);
+        te_channel_leave(channel);
     }
     status = dial(channel, deadline_ns, connection);
     if (status != MS_OK) {
@@ -559,7 +579,7 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
             pthread_cond_signal(&channel->changed);
             pthread_mutex_unlock(&channel->lock);
         }
-        go_out(channel);
+        te_channel_leave(channel);
     }
     return status;
 }
@@ -610,10 +630,7 @@ void te_checkin(te_connection *connection, bool reusable) {
         connection->next = NULL;
         useless = connection;
     }
-    channel->inside--;
-    if (channel->is_closing && channel->inside == 0) {
-        pthread_cond_broadcast(&channel->changed);
-    }
+    go_out(channel);
     pthread_mutex_unlock(&channel->lock);
     destroy_chain(useless);
 }

@@ -378,6 +378,10 @@ void te_hello_default(const te_engine *engine, uint8_t hello[TE_HELLO_DEFAULT_BY
 
 /* Without waiting for a connection of the pool (it may dial); LIMIT when all are in use. */
 ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection);
+/* Around a call that touches the channel after it has checked a connection in: te_channel_close waits for it.
+ * CLOSED: it is closing; then there is nothing to leave. */
+ms_status te_channel_enter(te_channel *channel);
+void te_channel_leave(te_channel *channel);
 te_engine *te_channel_engine(const te_channel *channel);
 /* Keeps the sentence of a failed exchange for te_channel_error. */
 void te_channel_set_error(te_channel *channel, const char *error);

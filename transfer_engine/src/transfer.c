@@ -603,7 +603,11 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
         results[i] = (ms_read_result){.status = MS_PENDING};
     }
     bool without_seals = false;
-    ms_status status = count == 0 ? MS_OK : run(&wanted, false, &without_seals);
+    ms_status status = te_channel_enter(channel);
+    if (status == MS_OK) {
+        status = count == 0 ? MS_OK : run(&wanted, false, &without_seals);
+        te_channel_leave(channel);
+    }
     for (size_t i = 0; status != MS_OK && i < count; i++) {
         results[i] = (ms_read_result){.status = (uint32_t)status};
     }
@@ -688,9 +692,13 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
         return MS_BAD_REQUEST;
     }
     bool without_seals = false;
-    ms_status status = count == 0 ? MS_OK : run(&wanted, seals_length > 0, &without_seals);
-    if (status == MS_OK && without_seals) {
-        status = write_seals(&wanted, seals, seals_length, statuses);
+    ms_status status = te_channel_enter(channel);
+    if (status == MS_OK) {
+        status = count == 0 ? MS_OK : run(&wanted, seals_length > 0, &without_seals);
+        if (status == MS_OK && without_seals) {
+            status = write_seals(&wanted, seals, seals_length, statuses);
+        }
+        te_channel_leave(channel);
     }
     for (size_t i = 0; status != MS_OK && i < count; i++) {
         statuses[i] = (uint32_t)status;
