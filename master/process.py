@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mooncake_store.coordination import Coordinator, open_coordinator
+from mooncake_store.coordination import Coordinator, Tombstone, open_coordinator
 from mooncake_store.errors import NotLeaderError, Status, StoreError
 from mooncake_store.logs import configure
 from mooncake_store.master.config import MasterConfig
@@ -249,13 +249,18 @@ class MasterProcess:
     # ---- what C hands over ----
 
     def _on_events(self) -> None:
-        self.service.pass_log_on()
-        if self._tombstones is None or self._tombstones.done():
-            self._tombstones = asyncio.create_task(self._keep_tombstones())
+        service = self.service
+        service.pass_log_on()
+        if self._tombstones is not None and not self._tombstones.done():
+            return  # it takes what has come meanwhile too
+        if tombstones := service.take_tombstones():
+            self._tombstones = asyncio.create_task(self._keep_tombstones(service, tombstones))
 
-    async def _keep_tombstones(self) -> None:
+    async def _keep_tombstones(
+        self, service: MasterService, tombstones: tuple[Tombstone, ...]
+    ) -> None:
         assert self._coordinator is not None
-        while tombstones := self.service.take_tombstones():
+        while tombstones:
             status = Status.OK
             try:
                 await self._coordinator.write_tombstones(tombstones)
@@ -266,7 +271,8 @@ class MasterProcess:
             except StoreError as error:
                 status = Status.IO_ERROR
                 log(logging.ERROR, "tombstones_not_kept", reason=error, count=len(tombstones))
-            self.service.finish_tombstones(tombstones, status)
+            service.finish_tombstones(tombstones, status)
+            tombstones = service.take_tombstones()
 
     async def _remind_of_insecurity(self) -> None:
         while True:
@@ -298,7 +304,7 @@ class MasterProcess:
         if service is not None:
             asyncio.get_running_loop().remove_reader(service.event_descriptor())
             if self._tombstones is not None:
-                await asyncio.wait([self._tombstones], timeout=1.0)
+                await asyncio.gather(self._tombstones, return_exceptions=True)
             service.pass_log_on()
             await asyncio.to_thread(service.close)
         if self._endpoints is not None and self._endpoints.unix_path:

@@ -117,6 +117,7 @@ class MasterService:
         native.cluster = leadership.cluster
         native.secret = leadership.secret
         native.name = name
+        native.log_level = logging.getLevelName(config.log_level.upper())
         native.policy = POLICIES.index(config.eviction)
         for field in (
             "session_timeout_ms",

@@ -69,8 +69,8 @@ void ma_dedupe_park(ma_dedupe *dedupe, uint64_t number, uint16_t method, uint64_
         dedupe->highest = number;
 }
 
-ms_status ma_dedupe_answer(ma_dedupe *dedupe, uint64_t number, uint16_t method,
-                           const uint8_t *answer, size_t length) {
+ms_status ma_dedupe_answer(ma_dedupe *dedupe, uint64_t number, uint16_t method, const void *answer,
+                           size_t length) {
     for (uint32_t i = dedupe->count; i-- > 0;) {
         ma_kept *kept = &dedupe->kept[i];
         if (kept->number != number || kept->method != method)

@@ -53,6 +53,8 @@ static void append_format(ma_journal *journal, int64_t wall_ms, int level, const
 }
 
 void ma_log(ma_master *master, ma_log_kind kind, int level, const char *format, ...) {
+    if (level < master->config.log_level)
+        return;
     ma_journal *journal = &master->journal;
     int64_t wall_ms = master->now.wall_ms, second = wall_ms / 1000;
     pthread_mutex_lock(&journal->lock);

@@ -333,6 +333,7 @@ void ma_config_default(ma_config *config) {
         .sessions_max = 65536,
         .connections_max = 16384,
         .answers_kept_max = 4096,
+        .log_level = MA_INFO,
     };
 }
 
@@ -417,6 +418,10 @@ ms_status ma_master_open(const ma_config *config, ma_master **out, char *error) 
         goto out;
     }
 
+    /* From te_serve on the I/O thread may call; what is not under the lock comes before. */
+    ma_log(master, MA_LOG_START, MA_INFO, "leading epoch=%u cluster=%016llx",
+           (unsigned)config->epoch, (unsigned long long)config->cluster);
+
     te_engine_config engine;
     te_engine_config_default(&engine);
     engine.io_threads = 1; /* the rule of service.h */
@@ -435,8 +440,6 @@ ms_status ma_master_open(const ma_config *config, ma_master **out, char *error) 
                           .tick_ms = TICK_MS};
     te_serve(master->engine, &service);
     te_engine_set_epoch(master->engine, config->epoch);
-    ma_log(master, MA_LOG_START, MA_INFO, "leading epoch=%u cluster=%016llx",
-           (unsigned)config->epoch, (unsigned long long)config->cluster);
     error[0] = '\0';
     *out = master;
     return MS_OK;

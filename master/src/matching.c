@@ -113,8 +113,13 @@ bool ma_matcher_matches(void *context, const uint8_t *key, size_t length) {
     const ma_matcher *matcher = context;
     if (!matcher->is_regex)
         return length >= matcher->length && memcmp(key, matcher->pattern, matcher->length) == 0;
-    regmatch_t range = {.rm_so = 0, .rm_eo = (regoff_t)length}; /* keys do not end with a zero */
-    return regexec(&matcher->regex, (const char *)key, 1, &range, REG_STARTEND) == 0;
+    /* REG_STARTEND: a zero byte in a key is a byte like others.  The zero behind the copy is for what looks over
+     * regexec's shoulder and does not know REG_STARTEND. */
+    char copy[MS_KEY_BYTES_MAX + 1];
+    memcpy(copy, key, length);
+    copy[length] = '\0';
+    regmatch_t range = {.rm_so = 0, .rm_eo = (regoff_t)length};
+    return regexec(&matcher->regex, copy, 1, &range, REG_STARTEND) == 0;
 }
 
 uint32_t ma_matcher_visits_max(const ma_matcher *matcher) {

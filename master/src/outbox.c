@@ -177,8 +177,10 @@ void ma_drain(ma_master *master) {
             write_tombstone(master, &effect);
             break;
         case MD_EFFECT_SESSION_ENDED:
-            ma_log(master, MA_LOG_SESSION, MA_INFO, "session_ended session=%llu",
-                   (unsigned long long)effect.session);
+            /* One that its client closed is known as ended already. */
+            ma_log(master, MA_LOG_SESSION,
+                   ma_session_find(master, effect.session) != NULL ? MA_INFO : MA_DEBUG,
+                   "session_ended session=%llu", (unsigned long long)effect.session);
             ma_session_end(master, effect.session);
             break;
         }

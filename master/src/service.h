@@ -327,7 +327,7 @@ ms_status ma_dedupe_reserve(ma_dedupe *dedupe, uint32_t kept_max);
 void ma_dedupe_park(ma_dedupe *dedupe, uint64_t number, uint16_t method, uint64_t parked);
 /* NO_MEMORY: a repeat will be refused instead of executed again. */
 ms_status ma_dedupe_answer(ma_dedupe *dedupe, uint64_t number, uint16_t method,
-                           const uint8_t *answer, size_t length);
+                           const void *answer, size_t length);
 static inline const uint8_t *ma_kept_answer(const ma_kept *kept) {
     return kept->answer != NULL ? kept->answer : kept->small;
 }
