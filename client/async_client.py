@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
-from mooncake_store.client.client import open_handle
+from mooncake_store.client.client import TENSOR_ATTEMPTS, open_handle
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import ClientCore, Memory
 from mooncake_store.client.native import deadline_ns, ffi, lib
 from mooncake_store.client.results import Listed, Member, ObjectStat
 from mooncake_store.errors import (
+    BufferTooSmallError,
     ClosedError,
     ObjectNotFoundError,
     RequestError,
@@ -32,9 +33,20 @@ Result = TypeVar("Result")
 
 _c = _native.native
 # cl_operation
-(_EXISTS, _GET, _GET_INTO, _PUT, _REMOVE, _MATCH, _PIN, _UNPIN, _TOUCH, _SIZES, _COMMAND) = range(
-    11
-)
+(
+    _EXISTS,
+    _GET,
+    _GET_INTO,
+    _PUT,
+    _REMOVE,
+    _MATCH,
+    _PIN,
+    _UNPIN,
+    _TOUCH,
+    _SIZES,
+    _COMMAND,
+    _RANGE,
+) = range(12)
 
 
 class AsyncClient:
@@ -227,6 +239,61 @@ class AsyncClient:
         count: int = await self._read(_MATCH, list(keys), pin, pin_ms, miss=0, timeout_s=timeout_s)
         return count
 
+    async def get_tensor(
+        self, key: str, *, library: str | None = None, timeout_s: float | None = None
+    ) -> Any:
+        """As `Client.get_tensor`."""
+        from mooncake_store.client import tensors
+
+        for _ in range(TENSOR_ATTEMPTS):
+            header = await self._tensor_header(key, timeout_s)
+            if header is None:
+                return None
+            found, size = header
+            made = tensors.make(found, size - tensors.HEADER_BYTES, library, key)
+            target = tensors.describe(made, is_target=True)
+            if await self._fill_tensor(key, target, size, timeout_s):
+                return made
+        return None
+
+    async def get_tensor_into(
+        self, key: str, tensor: Any, *, timeout_s: float | None = None
+    ) -> bool:
+        """As `Client.get_tensor_into`."""
+        from mooncake_store.client import tensors
+
+        target = tensors.describe(tensor, is_target=True)
+        for _ in range(TENSOR_ATTEMPTS):
+            header = await self._tensor_header(key, timeout_s)
+            if header is None:
+                return False
+            found, size = header
+            tensors.check_same(found, target.header, key)
+            if await self._fill_tensor(key, target, size, timeout_s):
+                return True
+        return False
+
+    async def _tensor_header(self, key: str, timeout_s: float | None) -> Any:
+        from mooncake_store.client import tensors
+
+        data = bytearray(tensors.HEADER_BYTES)
+        size = await self._read(_SIZES, key, miss=None, timeout_s=timeout_s)
+        if size is None:
+            return None
+        if await self._read(_RANGE, key, data, 0, miss=None, timeout_s=timeout_s) is None:
+            return None
+        return tensors.parse_header(data[: min(size, len(data))], key), size
+
+    async def _fill_tensor(self, key: str, target: Any, size: int, timeout_s: float | None) -> bool:
+        from mooncake_store.client import tensors
+
+        header = bytearray(tensors.HEADER_BYTES)
+        try:
+            read = await self.get_into(key, [header, target.memory], timeout_s=timeout_s)
+        except BufferTooSmallError:
+            return False
+        return read == size and bytes(header) == target.header.encode()
+
     # ---- storing ----
 
     async def put(
@@ -273,6 +340,13 @@ class AsyncClient:
         )  # fmt: skip
         made = await self._call(_PUT, key, value, options, timeout_s=timeout_s)
         return self._core.stored(made, replicas, key)
+
+    async def put_tensor(self, key: str, tensor: Any, **options: Any) -> bool:
+        """As `Client.put_tensor`."""
+        from mooncake_store.client import tensors
+
+        described = tensors.describe(tensor)
+        return await self.put(key, [described.header.encode(), described.memory], **options)
 
     async def put_batch(
         self,

@@ -33,6 +33,7 @@ __all__ = ["Client", "PrefixMatch"]
 
 _c = _native.native
 Result = TypeVar("Result")
+TENSOR_ATTEMPTS = 3  # a tensor that is replaced between its two reads is looked at again
 
 
 def open_handle(core: ClientCore, master: str | None) -> int:
@@ -330,6 +331,62 @@ class Client:
         memory, token = opened
         return View(memory, lambda: _c.client_view_close(handle, token), is_copy=False)
 
+    def get_tensor(
+        self, key: str, *, library: str | None = None, timeout_s: float | None = None
+    ) -> Any:
+        """Return a stored tensor with its dtype and shape, or None when it is not there.
+
+        Args:
+            key: The object.
+            library: `torch` or `numpy`; None: torch where it is installed, else numpy.
+            timeout_s: Deadline of each of the two reads.
+
+        Raises:
+            RequestError: The object is no tensor.
+
+        Example:
+            >>> import numpy
+            >>> _ = store.put_tensor("t", numpy.arange(6, dtype="int16").reshape(2, 3))
+            >>> store.get_tensor("t", library="numpy").tolist()
+            [[0, 1, 2], [3, 4, 5]]
+        """
+        from mooncake_store.client import tensors
+
+        for _ in range(TENSOR_ATTEMPTS):
+            header = self._tensor_header(key, timeout_s)
+            if header is None:
+                return None
+            found, size = header
+            made = tensors.make(found, size - tensors.HEADER_BYTES, library, key)
+            if self._fill_tensor(key, tensors.describe(made, is_target=True), size, timeout_s):
+                return made
+        return None
+
+    def get_tensor_into(self, key: str, tensor: Any, *, timeout_s: float | None = None) -> bool:
+        """Read a stored tensor into one of the same dtype and shape; False when it is not there.
+
+        Raises:
+            RequestError: dtype or shape differ: the tensor is left as it was.
+
+        Example:
+            >>> import numpy
+            >>> _ = store.put_tensor("t", numpy.ones(3))
+            >>> store.get_tensor_into("t", numpy.empty(3))
+            True
+        """
+        from mooncake_store.client import tensors
+
+        target = tensors.describe(tensor, is_target=True)
+        for _ in range(TENSOR_ATTEMPTS):
+            header = self._tensor_header(key, timeout_s)
+            if header is None:
+                return False
+            found, size = header
+            tensors.check_same(found, target.header, key)
+            if self._fill_tensor(key, target, size, timeout_s):
+                return True
+        return False
+
     # ---- storing ----
 
     def put(
@@ -421,6 +478,24 @@ class Client:
             self._handle, key, value, options, self._timeout_s if timeout_s is None else timeout_s
         )
         return self._core.stored(made, replicas, key)
+
+    def put_tensor(self, key: str, tensor: Any, **options: Any) -> bool:
+        """Store a tensor of any dtype with its shape; options as of put.
+
+        Args:
+            key: The object.
+            tensor: torch or numpy; bytes are sent from where they are when they lie in row order.
+            options: As of put.
+
+        Example:
+            >>> import numpy
+            >>> store.put_tensor("weights", numpy.zeros((2, 2), dtype="float16"))
+            True
+        """
+        from mooncake_store.client import tensors
+
+        described = tensors.describe(tensor)
+        return self.put(key, [described.header.encode(), described.memory], **options)
 
     def put_batch(
         self,
@@ -742,6 +817,33 @@ class Client:
             raise error_from_status(status, "the memory could not be registered")
 
     # ---- inside ----
+
+    def _tensor_header(self, key: str, timeout_s: float | None) -> Any:
+        """Return a stored tensor's header and the object's size, or None."""
+        from mooncake_store.client import tensors
+
+        data = bytearray(tensors.HEADER_BYTES)
+        deadline = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            size = _c.client_sizes(self._handle, key, deadline)
+            if size is None:
+                return None
+            if _c.client_get_range(self._handle, key, data, 0, deadline) is None:
+                return None
+        except StoreError as error:
+            return self._core.failed(error, None)
+        return tensors.parse_header(data[: min(size, len(data))], key), size
+
+    def _fill_tensor(self, key: str, target: Any, size: int, timeout_s: float | None) -> bool:
+        """Read the elements; False: it was replaced meanwhile, look again."""
+        from mooncake_store.client import tensors
+
+        header = bytearray(tensors.HEADER_BYTES)
+        try:
+            read = self.get_into(key, [header, target.memory], timeout_s=timeout_s)
+        except BufferTooSmallError:
+            return False
+        return read == size and bytes(header) == target.header.encode()
 
     def _hash(self, key: str) -> bytes:
         encoded = key.encode()

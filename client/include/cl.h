@@ -94,6 +94,8 @@ typedef struct cl_item {
     /* NULL: `memory` is all.  Else `size` bytes in so many pieces, in order; none is empty. */
     const struct iovec *pieces;
     uint32_t piece_count;
+    bool is_range; /* get: from `offset` on as many bytes as there is room for */
+    uint64_t offset;
     uint32_t replica_count; /* out, put: how many were made */
 } cl_item;
 

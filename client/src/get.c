@@ -21,6 +21,40 @@ typedef struct read_state {
     uint8_t lookups; /* how often this item was looked up because its location was stale */
 } read_state;
 
+/* Bytes of the object that this item wants. */
+static uint64_t wanted(const cl_item *item, const cl_location *location) {
+    if (!item->is_range)
+        return location->size;
+    if (item->offset >= location->size)
+        return 0;
+    uint64_t left = location->size - item->offset;
+    return left < item->size ? left : item->size;
+}
+
+/* The part of each extent that is wanted, one after the other. */
+typedef struct part_walk {
+    uint64_t skip, left; /* still to be skipped, still wanted */
+} part_walk;
+
+static part_walk walk_open(const cl_item *item, const cl_location *location) {
+    return (part_walk){.skip = item->is_range ? item->offset : 0, .left = wanted(item, location)};
+}
+
+/* Offset in this extent and length there; false: nothing of it is wanted. */
+static bool walk_next(part_walk *walk, const ms_extent *extent, uint64_t *offset,
+                      uint64_t *length) {
+    uint64_t bytes = (uint64_t)extent->page_count * MS_PAGE_SIZE;
+    if (walk->skip >= bytes) {
+        walk->skip -= bytes;
+        return false;
+    }
+    *offset = walk->skip;
+    *length = bytes - walk->skip < walk->left ? bytes - walk->skip : walk->left;
+    walk->skip = 0;
+    walk->left -= *length;
+    return *length > 0;
+}
+
 /* Compare every extent's word; after the copies, before anything is reported. */
 static bool words_match(const te_mapping *mapping, const cl_location *location,
                         const cl_replica *replica) {
@@ -56,14 +90,13 @@ static ms_status read_mapped(cl_client *client, const te_mapping *mapping,
         return MS_GONE;
     cl_cursor cursor;
     cl_cursor_open(&cursor, item);
-    uint64_t left = location->size;
-    for (uint32_t i = 0; i < replica->extent_count && left > 0; i++) {
+    part_walk walk = walk_open(item, location);
+    for (uint32_t i = 0; i < replica->extent_count && walk.left > 0; i++) {
         const ms_extent *extent = &location->extents[replica->extent_first + i];
-        const uint8_t *source = mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE;
-        uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE;
-        if (length > left)
-            length = left;
-        left -= length;
+        uint64_t offset, length;
+        if (!walk_next(&walk, extent, &offset, &length))
+            continue;
+        const uint8_t *source = mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE + offset;
         while (length > 0) {
             uint64_t run;
             uint8_t *target = cl_cursor_next(&cursor, length, &run);
@@ -120,7 +153,7 @@ static bool has_other_replica(const read_state *state) {
 /* The item has the object's bytes. */
 static void finished(cl_item *item, read_state *state) {
     item->status = MS_OK;
-    item->bytes = state->location->size;
+    item->bytes = wanted(item, state->location);
     cl_location_release(state->location);
     state->location = NULL;
 }
@@ -172,23 +205,24 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
             const cl_replica *replica = &location->replicas[states[i].replica];
             cl_cursor cursor;
             cl_cursor_open(&cursor, &items[i]);
-            uint64_t left = location->size;
+            part_walk walk = walk_open(&items[i], location);
             for (uint32_t j = 0; j < replica->extent_count; j++) {
                 const ms_extent *extent = &location->extents[replica->extent_first + j];
-                uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE, done = 0;
-                if (length > left)
-                    length = left;
-                left -= length;
+                uint64_t offset = 0, length = 0, done = 0;
+                /* Nothing wanted at all: the first word still says whether the object is there. */
+                if (!walk_next(&walk, extent, &offset, &length) &&
+                    (j > 0 || wanted(&items[i], location) > 0))
+                    continue;
                 do { /* an empty object is read too: its word says whether it is there */
                     uint64_t run;
                     targets[at] = cl_cursor_next(&cursor, length - done, &run);
-                    read_items[at++] =
-                        (ms_read_item){.segment = replica->segment,
-                                       .flags = 1,
-                                       .offset = (uint64_t)extent->page * MS_PAGE_SIZE + done,
-                                       .length = run,
-                                       .word = ms_word(location->version, 1),
-                                       .guard_page = extent->page};
+                    read_items[at++] = (ms_read_item){
+                        .segment = replica->segment,
+                        .flags = 1,
+                        .offset = (uint64_t)extent->page * MS_PAGE_SIZE + offset + done,
+                        .length = run,
+                        .word = ms_word(location->version, 1),
+                        .guard_page = extent->page};
                     states[i].runs++;
                     done += run;
                 } while (done < length);
@@ -250,7 +284,7 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
 /* One item with a location: copy when it is on this host; else its node is left in the state. */
 static void read_or_choose(cl_client *client, cl_item *item, read_state *state, int64_t deadline_ns,
                            cl_failure *failure) {
-    if (item->size < state->location->size) {
+    if (!item->is_range && item->size < state->location->size) {
         item->bytes = state->location->size;
         item->status = MS_BUFFER_TOO_SMALL;
         return;

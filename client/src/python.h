@@ -39,7 +39,8 @@ typedef enum cl_operation {
     CL_UNPIN = 7,
     CL_TOUCH = 8,
     CL_SIZES = 9,
-    CL_COMMAND = 10 /* any frame to the master; no keys, a body of bytes */
+    CL_GET_RANGE = 11, /* get_into of the bytes from an offset on */
+    CL_COMMAND = 10    /* any frame to the master; no keys, a body of bytes */
 } cl_operation;
 
 /* An item's memory in several buffers. */

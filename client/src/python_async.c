@@ -94,7 +94,7 @@ static PyObject *async_submit(PyObject *self, PyObject *const *arguments, Py_ssi
     long operation = async != NULL ? PyLong_AsLong(arguments[1]) : -1;
     if (PyErr_Occurred())
         return NULL;
-    if (operation < 0 || operation > CL_COMMAND) {
+    if (operation < 0 || operation > CL_GET_RANGE) {
         PyErr_SetString(PyExc_ValueError, "no such operation");
         return NULL;
     }

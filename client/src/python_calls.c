@@ -60,6 +60,7 @@ out:
     }
 CALL(call_exists, CL_EXISTS)
 CALL(call_get_into, CL_GET_INTO)
+CALL(call_get_range, CL_GET_RANGE)
 CALL(call_put, CL_PUT)
 CALL(call_remove, CL_REMOVE)
 CALL(call_match_prefix, CL_MATCH_PREFIX)
@@ -128,6 +129,8 @@ static PyMethodDef methods[] = {
     FAST("client_get", call_get, "get(handle, key or keys, timeout_s)"),
     FAST("client_get_into", call_get_into,
          "get_into(handle, key or keys, buffer or buffers, timeout_s)"),
+    FAST("client_get_range", call_get_range,
+         "get_range(handle, key or keys, buffer or buffers, offset, timeout_s)"),
     FAST("client_put", call_put, "put(handle, key or keys, buffer or buffers, options, timeout_s)"),
     FAST("client_remove", call_remove, "remove(handle, key or keys, force, timeout_s)"),
     FAST("client_match_prefix", call_match_prefix,

@@ -272,10 +272,10 @@ static int take_command(cl_job *job, PyObject *const *arguments) {
 
 /* handle, keys, then by operation:  get_into, put: buffers;  put: options;  remove: force;
  * match_prefix: pin, pin_deadline_ms;  pin: pin_deadline_ms;  last: timeout_s.
- * command: handle, method, flags, body, numbered, timeout_s. */
+ * get_range: buffers, offset;  command: handle, method, flags, body, numbered, timeout_s. */
 int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments,
                  Py_ssize_t count) {
-    static const Py_ssize_t counts[] = {3, 3, 4, 5, 4, 5, 4, 3, 3, 3, 6};
+    static const Py_ssize_t counts[] = {3, 3, 4, 5, 4, 5, 4, 3, 3, 3, 6, 5};
     job->operation = operation;
     job->client = NULL;
     job->count = 0;
@@ -313,11 +313,21 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
     } else if (take_keys(job, arguments[1]) != 0) {
         goto failed;
     }
-    if (operation == CL_GET_INTO && take_memories(job, arguments[2], true) != 0)
+    if ((operation == CL_GET_INTO || operation == CL_GET_RANGE) &&
+        take_memories(job, arguments[2], true) != 0)
         goto failed;
     if (operation == CL_PUT &&
         (take_memories(job, arguments[2], false) != 0 || take_put_options(job, arguments[3]) != 0))
         goto failed;
+    if (operation == CL_GET_RANGE) {
+        uint64_t offset = PyLong_AsUnsignedLongLong(arguments[3]);
+        if (PyErr_Occurred())
+            goto failed;
+        for (size_t i = 0; i < job->count; i++) {
+            job->items[i].is_range = true;
+            job->items[i].offset = offset;
+        }
+    }
     if (operation == CL_REMOVE)
         job->force = PyObject_IsTrue(arguments[2]) == 1;
     if (operation == CL_MATCH_PREFIX)
@@ -417,6 +427,7 @@ void cl_job_run(cl_job *job) {
         job->status = cl_locate(client, items, count, job->deadline_ns, &job->failure);
         break;
     case CL_GET_INTO:
+    case CL_GET_RANGE:
         job->status = cl_get(client, items, count, job->deadline_ns, &job->failure);
         break;
     case CL_PUT:
@@ -488,6 +499,7 @@ static PyObject *item_value(cl_job *job, size_t index) {
         }
         break;
     case CL_GET_INTO:
+    case CL_GET_RANGE:
     case CL_SIZES:
         if (item->status == MS_OK)
             return PyLong_FromUnsignedLongLong(item->bytes);

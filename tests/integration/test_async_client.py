@@ -1,0 +1,144 @@
+"""The asyncio client against real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from mooncake_store import AsyncClient
+from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.errors import BufferTooSmallError, ClosedError, InvalidKeyError, StoreError
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture(params=["local", "tcp"])
+async def store(
+    request: pytest.FixtureRequest, shared_cluster: Cluster
+) -> AsyncIterator[AsyncClient]:
+    local = request.param == "local"
+    async with AsyncClient(shared_cluster.address, strict=True, use_local_paths=local) as client:
+        yield client
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"{uuid.uuid4().hex}/"
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 70_000, 3 << 20])
+async def test_object_round_trips(store: AsyncClient, prefix: str, size: int) -> None:
+    value = random.Random(size).randbytes(size)
+    assert await store.put(prefix, value) is True
+    assert await store.put(prefix, value) is False
+    assert await store.get(prefix) == value
+    buffer = bytearray(size)
+    assert await store.get_into(prefix, buffer) == size
+    assert buffer == value
+    assert await store.exists(prefix) is True
+    assert await store.remove(prefix) is True
+    assert await store.get(prefix) is None
+
+
+async def test_batches_and_concurrency(store: AsyncClient, prefix: str) -> None:
+    keys = [f"{prefix}{number}" for number in range(100)]
+    values = [random.Random(key).randbytes(number * 100) for number, key in enumerate(keys)]
+    stored = await asyncio.gather(
+        *(store.put(key, value) for key, value in zip(keys, values, strict=True))
+    )
+    assert stored == [True] * 100
+    assert await store.get_batch([*keys, "no"]) == [*values, None]
+    assert await store.exists_batch(["no", *keys]) == [False] + [True] * 100
+    assert await store.match_prefix([*keys[:7], "no"], pin=True) == 7
+    assert await store.unpin(keys[:7]) == [True] * 7
+    buffers = [bytearray(len(value)) for value in values]
+    assert await store.get_batch_into(keys, buffers) == [len(value) for value in values]
+    assert [bytes(buffer) for buffer in buffers] == values
+    found = await asyncio.gather(*(store.get(key) for key in keys))
+    assert found == values
+    assert len([item async for item in store.list(prefix)]) == 100
+    assert await store.remove_matching(prefix) == 100
+
+
+async def test_errors_are_the_same(store: AsyncClient, prefix: str) -> None:
+    await store.put(prefix, b"0123")
+    with pytest.raises(BufferTooSmallError):
+        await store.get_into(prefix, bytearray(2))
+    with pytest.raises(InvalidKeyError):
+        await store.get("")
+    with pytest.raises(TypeError):
+        await store.get(7)  # type: ignore[arg-type]
+    with pytest.raises(StoreError):
+        await store.put(prefix + "x", b"", replicas=3, min_replicas=3)
+
+
+async def test_loop_turns_while_bytes_move(store: AsyncClient, prefix: str) -> None:
+    value = bytes(16 << 20)
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    await store.put(prefix, value)
+    assert await store.get(prefix) == value
+    turning.cancel()
+    assert turns > 20
+
+
+async def test_cancelled_read_ends_before_its_buffer_is_free(
+    store: AsyncClient, prefix: str
+) -> None:
+    await store.put(prefix, bytes(8 << 20))
+    task = asyncio.create_task(store.get_into(prefix, bytearray(8 << 20)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await store.exists(prefix) is True
+
+
+async def test_stat_annotate_and_replicas(store: AsyncClient, prefix: str) -> None:
+    await store.put(prefix, b"x", replicas=2)
+    found = await store.stat(prefix)
+    assert found is not None and len(found.replicas) == 2
+    await store.annotate(prefix, hard_pin=True, ttl_s=100)
+    found = await store.stat(prefix)
+    assert found is not None and found.is_hard_pinned and found.ttl_s
+    assert await store.change_replica(prefix, 1) == 1
+    assert await store.remove(prefix, force=True) is True
+    assert len(await store.members()) == 2
+
+
+async def test_tensors(store: AsyncClient, prefix: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    array = numpy.arange(1000, dtype="float32").reshape(10, 100)
+    assert await store.put_tensor(prefix, array) is True
+    assert (await store.get_tensor(prefix, library="numpy") == array).all()
+    target = numpy.empty_like(array)
+    assert await store.get_tensor_into(prefix, target) is True
+    assert (target == array).all()
+
+
+async def test_closed_client_says_so(shared_cluster: Cluster) -> None:
+    client = await AsyncClient.open(shared_cluster.address)
+    await client.close()
+    await client.close()
+    with pytest.raises(ClosedError):
+        await client.get("x")
+
+
+async def test_deadline_holds_with_nobody_there() -> None:
+    started = time.monotonic()
+    with pytest.raises(StoreError):
+        await AsyncClient.open("127.0.0.1:9", connect_timeout_s=0.5)
+    assert time.monotonic() - started < 1.5
