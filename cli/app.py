@@ -5,8 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import click
@@ -14,9 +19,9 @@ import click
 from mooncake_store import __version__
 from mooncake_store.cli.exit_codes import MEANINGS, ExitCode
 from mooncake_store.cli.output import Output
-from mooncake_store.errors import StoreError
+from mooncake_store.errors import ConfigError
 
-__all__ = ["COMMANDS", "cli", "run"]
+__all__ = ["COMMANDS", "GROUPS", "Invocation", "cli", "run"]
 
 # Name -> (module, what it does).  The text stands here so that --help imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -29,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stat": ("stat", "tell all about one object"),
     "rm": ("rm", "remove objects"),
     "replicate": ("replicate", "change the number of an object's replicas"),
-    "pin": ("pin", "protect an object from eviction, or stop to"),
+    "pin": ("pin", "protect objects from eviction, or stop to"),
     "master": ("master", "run a master"),
     "server": ("server", "run a store server"),
     "status": ("status", "show master, servers and space"),
@@ -39,15 +44,31 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "check this machine for what the store needs"),
     "config": ("configuration", "show, check and explain settings"),
     "completion": ("completion", "print the completion script of a shell"),
-    "version": ("version", "print the versions of command, protocol and master"),
+    "help": ("help", "explain a command, a topic or an error code"),
+    "version": ("version", "print the versions of command and protocol"),
 }
 
 GROUPS = {
     "Start": ("up", "demo"),
     "Objects": ("put", "get", "cat", "ls", "stat", "rm", "replicate", "pin"),
     "Processes": ("master", "server"),
-    "Operate": ("status", "top", "ready", "bench", "doctor", "config", "completion", "version"),
-}
+    "Operate": (
+        "status", "top", "ready", "bench", "doctor", "config", "completion", "help", "version",
+    ),
+}  # fmt: skip
+
+_COMPLETE = "_MOONCAKE_STORE_COMPLETE"
+
+
+@dataclass
+class Invocation:
+    """One run of the command.
+
+    Attributes:
+        output: How its errors are to look; the flags of the sub-command replace the first guess.
+    """
+
+    output: Output
 
 
 class _Group(click.Group):
@@ -64,7 +85,7 @@ class _Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f": did you mean {near[0]}?" if near else ""
             ctx.fail(f"there is no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
@@ -77,43 +98,90 @@ class _Group(click.Group):
         with formatter.section("Examples"):
             formatter.write_text("mooncake-store up")
             formatter.write_text("echo hello | mooncake-store put greeting -")
+        codes = "  ".join(f"{int(code)} {text.split(':')[0]}" for code, text in MEANINGS.items())
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(int(code)), text) for code, text in MEANINGS.items()])
+            formatter.write_text(codes)
+
+
+def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from mooncake_store.cli.help import text_of_all
+
+        click.echo(text_of_all(ctx))
+        ctx.exit()
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_help_all,
+    help="Show the help of every command.",
+)  # fmt: skip
 @click.version_option(__version__, "--version", "-V", message="mooncake-store %(version)s")
 def cli() -> None:
     """A KVCache store for LLM inference: prefixes' KV caches in the memory of many machines."""
 
 
-def _output_of(arguments: Sequence[str]) -> Output:
-    """How errors are to look when the command did not come so far as to parse its flags."""
-    return Output(
-        is_json="--json" in arguments,
-        no_color="--no-color" in arguments,
-        verbosity=2 if "-vv" in arguments else 0,
-    )
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: it ends a command as Ctrl-C does, so that it can clean up behind itself."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status."""
+    arguments = list(arguments)
+    if os.environ.get(_COMPLETE):
+        cli.main(arguments, prog_name="mooncake-store", complete_var=_COMPLETE)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # whatever the locale: better escaped than a traceback
+            stream.reconfigure(errors="backslashreplace")
+    # How errors look when the command does not come so far as to parse its flags.
+    invocation = Invocation(
+        Output(
+            is_json="--json" in arguments,
+            no_color="--no-color" in arguments,
+            verbosity=2 if "-vv" in arguments else 0,
+        )
+    )
     try:
-        result = cli.main(list(arguments), prog_name="mooncake-store", standalone_mode=False)
-        sys.stdout.flush()
+        with _terminable():
+            with cli.make_context("mooncake-store", arguments, obj=invocation) as context:
+                result = cli.invoke(context)
+            sys.stdout.flush()
         return int(result) if isinstance(result, int) else int(ExitCode.OK)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.UsageError as error:
-        error.show()
-        return int(ExitCode.USAGE)
+        return int(invocation.output.error(_usage_error(error)))
+    except click.ClickException as error:
+        return int(invocation.output.error(ConfigError(error.format_message())))
     except (click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # behind the ^C
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read stdout has enough; Python must not complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
-    except StoreError as error:
-        return int(_output_of(arguments).error(error))
-    except OSError as error:
-        return int(_output_of(arguments).error(error))
+    except Exception as error:
+        return int(invocation.output.error(error))
+
+
+def _usage_error(error: click.UsageError) -> ConfigError:
+    context = error.ctx
+    path = context.command_path if context is not None else "mooncake-store"
+    message = " ".join(error.format_message().split())
+    return ConfigError(message[:1].lower() + message[1:], hint=f"{path} --help")

@@ -7,14 +7,15 @@ import sys
 
 import click
 
-from mooncake_store.cli.exit_codes import ExitCode
-from mooncake_store.cli.options import Access, client_options
-from mooncake_store.cli.output import Output
+from mooncake_store.cli.exit_codes import worst_of
+from mooncake_store.cli.options import KEY, Access, client_options
+from mooncake_store.cli.output import Output, printable
+from mooncake_store.cli.progress import Waiting
 from mooncake_store.errors import ObjectNotFoundError
 
 
 @click.command("cat")
-@click.argument("keys", nargs=-1, required=True)
+@click.argument("keys", nargs=-1, required=True, type=KEY)
 @client_options
 def command(output: Output, access: Access, keys: tuple[str, ...]) -> int:
     r"""Write objects to standard output, one after the other.
@@ -23,12 +24,14 @@ def command(output: Output, access: Access, keys: tuple[str, ...]) -> int:
     mooncake-store cat greeting
     mooncake-store cat part/1 part/2 > whole
     """
-    found = 0
+    found, failures = 0, []
     with access.client() as store:
         for key in keys:
-            value = store.get(key)
+            with Waiting(output, f"fetching {printable(key)}"):
+                value = store.get(key)
             if value is None:
-                output.error(ObjectNotFoundError("there is no such object", key=key))
+                error = ObjectNotFoundError("there is no such object", key=key)
+                failures.append(output.error(error))
                 continue
             found += 1
             if output.is_json:
@@ -37,6 +40,4 @@ def command(output: Output, access: Access, keys: tuple[str, ...]) -> int:
             else:
                 sys.stdout.buffer.write(value)
     sys.stdout.buffer.flush()
-    if found == len(keys):
-        return ExitCode.OK
-    return ExitCode.PARTIAL if found else ExitCode.NOT_FOUND
+    return worst_of(found, failures)

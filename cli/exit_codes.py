@@ -8,6 +8,7 @@ from mooncake_store.errors import (
     AccessRefusedError,
     CapacityError,
     ClusterError,
+    ObjectBusyError,
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectPinnedError,
@@ -16,7 +17,7 @@ from mooncake_store.errors import (
     TransferTimeoutError,
 )
 
-__all__ = ["ExitCode", "exit_code_of"]
+__all__ = ["MEANINGS", "ExitCode", "exit_code_of", "worst_of"]
 
 
 class ExitCode(IntEnum):
@@ -38,7 +39,7 @@ MEANINGS = {
     ExitCode.USAGE: "wrong arguments or configuration",
     ExitCode.UNREACHABLE: "nobody answers there, or not within the deadline",
     ExitCode.NOT_FOUND: "no such object",
-    ExitCode.REFUSED: "refused: no room, no right, pinned, or in use",
+    ExitCode.REFUSED: "refused: no room, no right, there already, pinned, or in use",
     ExitCode.PARTIAL: "done for some, failed for others",
     ExitCode.INTERRUPTED: "interrupted",
 }
@@ -49,6 +50,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (AccessRefusedError, ExitCode.REFUSED),
     (ObjectPinnedError, ExitCode.REFUSED),
     (ObjectExistsError, ExitCode.REFUSED),
+    (ObjectBusyError, ExitCode.REFUSED),
     (CapacityError, ExitCode.REFUSED),
     (RequestError, ExitCode.USAGE),
     (TransferTimeoutError, ExitCode.UNREACHABLE),
@@ -63,3 +65,17 @@ def exit_code_of(error: BaseException) -> ExitCode:
         if isinstance(error, kind):
             return code
     return ExitCode.FAILED
+
+
+def worst_of(done: int, failures: list[ExitCode]) -> ExitCode:
+    """Return the exit status of a command about several things.
+
+    Args:
+        done: How many of them were done.
+        failures: The status of each that was not.
+    """
+    if not failures:
+        return ExitCode.OK
+    if done:
+        return ExitCode.PARTIAL
+    return failures[0] if len(set(failures)) == 1 else ExitCode.FAILED

@@ -8,8 +8,8 @@ import click
 
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import Access, client_options
-from mooncake_store.cli.output import Output, printable
-from mooncake_store.config import format_duration, format_size
+from mooncake_store.cli.output import Output, approximate_size, printable
+from mooncake_store.config import format_duration
 
 
 @click.command("ls")
@@ -45,7 +45,9 @@ def command(
                     "pinned" if item.is_pinned else "",
                     f"ttl {format_duration(item.ttl_s)}" if item.ttl_s else "",
                 ]
-                size = format_size(item.size_bytes) if sys.stdout.isatty() else str(item.size_bytes)
+                size = str(item.size_bytes)
+                if sys.stdout.isatty():
+                    size = approximate_size(item.size_bytes)
                 rows.append([
                     size, str(item.replica_count), ",".join(part for part in kept if part) or "-",
                     printable(item.key),

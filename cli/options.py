@@ -12,12 +12,16 @@ import click
 from mooncake_store.cli.contexts import Target, read_document, resolve
 from mooncake_store.cli.output import Output
 from mooncake_store.config import load, parse_duration, parse_size
-from mooncake_store.errors import ConfigError
+from mooncake_store.errors import ConfigError, InvalidKeyError
 
 if TYPE_CHECKING:
     from mooncake_store.client import Client
 
-__all__ = ["DURATION", "SIZE", "Access", "client_options", "output_options", "settings_options"]
+__all__ = [
+    "DURATION", "KEY", "SIZE", "Access", "client_options", "output_options", "settings_options",
+]  # fmt: skip
+
+_KEY_BYTES_MAX = 1024
 
 
 class _Parsed(click.ParamType):
@@ -34,6 +38,29 @@ class _Parsed(click.ParamType):
             self.fail(error.message, param, ctx)
 
 
+class _Key(click.ParamType):
+    """An object's key; the shell completes those that are stored."""
+
+    name = "KEY"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
+            size = 0
+        if not 1 <= size <= _KEY_BYTES_MAX:
+            raise InvalidKeyError("a key is 1 to 1024 bytes of UTF-8", key=value[:200])
+        return value
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[Any]:
+        from mooncake_store.cli.key_completion import complete
+
+        return [
+            click.shell_completion.CompletionItem(key) for key in complete(ctx.params, incomplete)
+        ]
+
+
+KEY = _Key()
 SIZE = _Parsed("SIZE", parse_size)
 DURATION = _Parsed("TIME", parse_duration)
 
@@ -50,7 +77,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any, is_json: bool, is_quiet: bool, no_color: bool, verbose: int, **kwargs: Any
     ) -> Any:
         output = Output(is_json=is_json, is_quiet=is_quiet, no_color=no_color, verbosity=verbose)
-        click.get_current_context().obj = output
+        click.get_current_context().obj.output = output
         return function(output, *args, **kwargs)
 
     return wrapped
@@ -89,7 +116,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--timeout", type=DURATION, metavar="TIME", help="deadline of each call: 500ms, 2s"
     )
-    @click.option("--config", metavar="FILE", help="configuration file")
+    @click.option("--config", metavar="FILE", type=click.Path(), help="configuration file")
     @output_options
     @functools.wraps(function)
     def wrapped(
@@ -103,6 +130,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         target = resolve(master, context, document)
         if timeout is not None and timeout <= 0:
             raise ConfigError("--timeout is above 0")
+        output.target = f"{target.master} ({target.origin})"
         return function(output, Access(target, timeout, settings), *args, **kwargs)
 
     return wrapped
@@ -117,7 +145,7 @@ def settings_options(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         found = settings_of(config_class, component)
 
-        @click.option("--config", metavar="FILE", help="configuration file")
+        @click.option("--config", metavar="FILE", type=click.Path(), help="configuration file")
         @functools.wraps(function)
         def wrapped(*args: Any, config: str | None, **kwargs: Any) -> Any:
             flags = {item.field: kwargs.pop(item.field) for item in found}
@@ -130,8 +158,9 @@ def settings_options(
                 flag = f"{item.flag}/--no-{item.flag.removeprefix('--')}"
                 wrapped = click.option(flag, item.field, default=None, help=item.help)(wrapped)
             else:
+                metavar = "|".join(item.choices) if item.choices else "VALUE"
                 wrapped = click.option(
-                    item.flag, item.field, default=None, metavar="VALUE", help=item.help
+                    item.flag, item.field, default=None, metavar=metavar, help=item.help
                 )(wrapped)
         return wrapped
 

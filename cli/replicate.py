@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mooncake_store.cli.exit_codes import ExitCode
-from mooncake_store.cli.options import Access, client_options
-from mooncake_store.cli.output import Output
+from mooncake_store.cli.options import KEY, Access, client_options
+from mooncake_store.cli.output import Output, printable
+from mooncake_store.cli.progress import Waiting
+from mooncake_store.errors import ConfigError
 
 if TYPE_CHECKING:
     from mooncake_store.client import Client
-from mooncake_store.errors import ConfigError
 
 
 def _server(store: Client, name: str | None) -> int | None:
@@ -27,7 +28,7 @@ def _server(store: Client, name: str | None) -> int | None:
 
 
 @click.command("replicate")
-@click.argument("key")
+@click.argument("key", type=KEY)
 @click.argument("count", type=click.IntRange(0, 16))
 @click.option("--to", "target", metavar="SERVER", help="the server that gets a new replica")
 @click.option("--from", "source", metavar="SERVER", help="the server whose replica goes first")
@@ -42,9 +43,9 @@ def command(
     mooncake-store replicate greeting 0 --from node-a --to node-b
     """
     with access.client() as store:
-        made = store.change_replica(
-            key, count, target=_server(store, target), source=_server(store, source)
-        )
+        servers = {"target": _server(store, target), "source": _server(store, source)}
+        with Waiting(output, f"replicating {printable(key)}"):
+            made = store.change_replica(key, count, **servers)
     output.result({"key": key, "replicas": made}, "")
-    output.note(f"{key!r} has {made} replicas")
+    output.note(f"{printable(key)} has {made} replica{'s' if made != 1 else ''}")
     return ExitCode.OK if made >= count else ExitCode.PARTIAL

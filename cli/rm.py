@@ -6,14 +6,15 @@ import sys
 
 import click
 
-from mooncake_store.cli.exit_codes import ExitCode
-from mooncake_store.cli.options import Access, client_options
+from mooncake_store.cli.exit_codes import ExitCode, worst_of
+from mooncake_store.cli.options import KEY, Access, client_options
 from mooncake_store.cli.output import Output
+from mooncake_store.cli.progress import Waiting
 from mooncake_store.errors import ObjectNotFoundError, StoreError
 
 
 @click.command("rm")
-@click.argument("keys", nargs=-1)
+@click.argument("keys", nargs=-1, type=KEY)
 @click.option("--prefix", metavar="PREFIX", help="every object whose key begins so; '' is all")
 @click.option("--regex", metavar="EXPRESSION", help="every object whose key matches")
 @click.option("--force", is_flag=True, help="hard-pinned ones too")
@@ -36,20 +37,24 @@ def command(
         if not yes:
             if not sys.stdin.isatty():
                 raise click.UsageError(f"this removes all objects {what}: confirm with --yes")
-            click.confirm(f"remove all objects {what}?", abort=True, err=True)
-        with access.client() as store:
+            if not click.confirm(f"remove all objects {what}?", err=True):
+                output.note("nothing was removed")
+                return ExitCode.FAILED
+        with access.client() as store, Waiting(output, f"removing objects {what}"):
             count = store.remove_matching(prefix or "", regex=regex, force=force)
         output.result({"removed": count}, "")
-        output.note(f"removed {count} objects")
+        output.note(f"removed {count} object{'s' if count != 1 else ''}")
         return ExitCode.OK
     with access.client() as store:
         results = store.remove(list(keys), force=force)
     removed = sum(1 for result in results if result is True)
-    worst = ExitCode.OK
+    failures = []
     for key, result in zip(keys, results, strict=True):
         if result is False:
-            worst = output.error(ObjectNotFoundError("there is no such object", key=key))
+            missing = ObjectNotFoundError("there is no such object", key=key)
+            failures.append(output.error(missing))
         elif isinstance(result, StoreError):
-            worst = output.error(result)
+            result.key = result.key or key
+            failures.append(output.error(result))
     output.result({"removed": removed}, "")
-    return ExitCode.PARTIAL if removed and worst else worst
+    return worst_of(removed, failures)

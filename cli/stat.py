@@ -7,14 +7,14 @@ from dataclasses import asdict
 import click
 
 from mooncake_store.cli.exit_codes import ExitCode
-from mooncake_store.cli.options import Access, client_options
-from mooncake_store.cli.output import Output, printable
-from mooncake_store.config import format_duration, format_size
+from mooncake_store.cli.options import KEY, Access, client_options
+from mooncake_store.cli.output import Output, approximate_size, printable
+from mooncake_store.config import format_duration
 from mooncake_store.errors import ObjectNotFoundError
 
 
 @click.command("stat")
-@click.argument("key")
+@click.argument("key", type=KEY)
 @client_options
 def command(output: Output, access: Access, key: str) -> int:
     r"""Tell all that the master knows of the object KEY.
@@ -42,7 +42,7 @@ def command(output: Output, access: Access, key: str) -> int:
     nodes = ", ".join(f"{replica.node} ({replica.tier})" for replica in found.replicas)
     output.result(document, "\n".join([
         f"key       {printable(found.key)}",
-        f"size      {format_size(found.size_bytes)} ({found.size_bytes} bytes)",
+        f"size      {approximate_size(found.size_bytes)} ({found.size_bytes:,} bytes)",
         f"version   {found.version}",
         f"replicas  {len(found.replicas)}: {printable(nodes)}",
         f"age       {found.age_s:.1f} s, last used {found.idle_s:.1f} s ago",

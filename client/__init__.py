@@ -4,13 +4,21 @@ from mooncake_store.client.async_client import AsyncClient
 from mooncake_store.client.client import Client, PrefixMatch
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.prefix import prefix_keys
-from mooncake_store.client.results import Listed, Member, ObjectStat, ReplicaStat, Statistics
+from mooncake_store.client.results import (
+    Counters,
+    Listed,
+    Member,
+    ObjectStat,
+    ReplicaStat,
+    Statistics,
+)
 from mooncake_store.client.view import View
 
 __all__ = [
     "AsyncClient",
     "Client",
     "ClientConfig",
+    "Counters",
     "Listed",
     "Member",
     "ObjectStat",

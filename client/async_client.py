@@ -13,7 +13,7 @@ from mooncake_store.client.client import TENSOR_ATTEMPTS, open_handle
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import ClientCore, Memory
 from mooncake_store.client.native import deadline_ns, ffi, lib
-from mooncake_store.client.results import Listed, Member, ObjectStat
+from mooncake_store.client.results import Counters, Listed, Member, ObjectStat
 from mooncake_store.errors import (
     BufferTooSmallError,
     ClosedError,
@@ -494,3 +494,10 @@ class AsyncClient:
 
         found: list[Member] = await self._run(commands.members(), timeout_s)
         return found
+
+    async def counters(self, *, timeout_s: float | None = None) -> Counters:
+        """As `Client.counters`."""
+        from mooncake_store.client import commands
+
+        counted: Counters = await self._run(commands.counters(_native.metric_names()), timeout_s)
+        return counted

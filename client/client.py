@@ -14,7 +14,7 @@ from mooncake_store.client.address import parse_master
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import ClientCore, Memory
 from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
-from mooncake_store.client.results import Listed, Member, ObjectStat, Statistics
+from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, Statistics
 from mooncake_store.client.view import View
 from mooncake_store.errors import (
     BufferTooSmallError,
@@ -758,6 +758,17 @@ class Client:
         from mooncake_store.client import commands
 
         return self._run(commands.members(), timeout_s)
+
+    def counters(self, *, timeout_s: float | None = None) -> Counters:
+        """Return what the master has counted, by name.
+
+        Example:
+            >>> store.counters().totals["objects"]
+            0
+        """
+        from mooncake_store.client import commands
+
+        return self._run(commands.counters(_native.metric_names()), timeout_s)
 
     def statistics(self) -> Statistics:
         """Return what this client has done so far."""

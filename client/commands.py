@@ -7,11 +7,11 @@ result.  The sync and the async client carry them out in their own ways.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from mooncake_store.client.results import Listed, Member, ObjectStat, ReplicaStat
+from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, ReplicaStat
 from mooncake_store.errors import RequestError
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import (
@@ -209,9 +209,20 @@ def members() -> Command[list[Member]]:
     return Command(Method.MEMBERS, b"", decode)
 
 
-def counters() -> Command[list[frames.Counter]]:
-    """The master's counters, by number; `label` is a server's number + 1, or 0."""
-    return Command(Method.STATUS, b"", lambda body: list(frames.Counters.decode(body).items))
+def counters(names: Sequence[str]) -> Command[Counters]:
+    """What the master has counted; `names` are those of its metrics, by number."""
+
+    def decode(body: bytes) -> Counters:
+        totals: dict[str, int] = {}
+        by_server: dict[int, dict[str, int]] = {}
+        for item in frames.Counters.decode(body).items:
+            # A newer master counts more than this side has names for.
+            name = names[item.id] if item.id < len(names) else f"metric_{item.id}"
+            counted = by_server.setdefault(item.label - 1, {}) if item.label else totals
+            counted[name] = item.value
+        return Counters(totals, by_server)
+
+    return Command(Method.STATUS, b"", decode)
 
 
 def events(epoch: int, sequence: int, limit: int) -> Command[frames.EventsAnswer]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from mooncake_store import _native as _module
 from mooncake_store.errors import BufferTooSmallError, Status, StoreError, error_from_status
 
-__all__ = ["deadline_ns", "failure_error", "ffi", "lib", "native"]
+__all__ = ["deadline_ns", "failure_error", "ffi", "lib", "metric_names", "native"]
 
 ffi: Any = _module.ffi
 lib: Any = _module.lib
@@ -62,3 +63,14 @@ def failure_error(failure: Any, key: str | None = None) -> StoreError:
         node=text(failure.node) or None,
         stage=text(failure.stage) or None,
     )
+
+
+@functools.cache
+def metric_names() -> tuple[str, ...]:
+    """Return the names of what a master counts; STATUS answers by position in this list."""
+    metric = ffi.new("ma_metric *")
+    names = []
+    for index in range(lib.ma_metric_count()):
+        lib.ma_metric_get(index, metric)
+        names.append(ffi.string(metric.name).decode())
+    return tuple(names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Listed", "Member", "ObjectStat", "ReplicaStat", "Statistics"]
+__all__ = ["Counters", "Listed", "Member", "ObjectStat", "ReplicaStat", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +88,16 @@ class Statistics:
     failures: int
     sessions_lost: int
     relayed_ends: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the master has counted, by the names of its metrics without `mooncake_store_`.
+
+    Attributes:
+        totals: `lookup_hits_total` and the like; what ends in `_total` only grows.
+        by_server: The same for single store servers, by their number (see `members`).
+    """
+
+    totals: dict[str, int]
+    by_server: dict[int, dict[str, int]]
