@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from mooncake_store import __version__
-from mooncake_store.cli.exit_codes import MEANINGS, ExitCode
+from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.output import Output
 from mooncake_store.errors import ConfigError
 
@@ -98,9 +98,9 @@ class _Group(click.Group):
         with formatter.section("Examples"):
             formatter.write_text("mooncake-store up")
             formatter.write_text("echo hello | mooncake-store put greeting -")
-        codes = "  ".join(f"{int(code)} {text.split(':')[0]}" for code, text in MEANINGS.items())
-        with formatter.section("Exit codes"):
-            formatter.write_text(codes)
+        codes = ", ".join(f"{int(code)} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
+        formatter.write_paragraph()
+        formatter.write_text(f"Exit codes: {codes} (see: help exit-codes)")
 
 
 def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -18,7 +18,7 @@ from mooncake_store.errors import ObjectNotFoundError
 @click.argument("keys", nargs=-1, required=True, type=KEY)
 @client_options
 def command(output: Output, access: Access, keys: tuple[str, ...]) -> int:
-    r"""Write objects to standard output, one after the other.
+    """Write objects to standard output, one after the other.
 
     \b
     mooncake-store cat greeting

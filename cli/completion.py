@@ -6,12 +6,15 @@ import click
 from click.shell_completion import get_completion_class
 
 from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import output_options
+from mooncake_store.cli.output import Output
 
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(shell: str) -> int:
-    r"""Print the script that completes commands, flags and keys in a shell.
+@output_options
+def command(output: Output, shell: str) -> int:
+    """Print the script that completes commands, flags and keys in a shell.
 
     \b
     mooncake-store completion bash > ~/.local/share/bash-completion/completions/mooncake-store
@@ -21,5 +24,6 @@ def command(shell: str) -> int:
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"there is no completion for {shell}")
-    print(kind(cli, {}, "mooncake-store", "_MOONCAKE_STORE_COMPLETE").source())
+    script = kind(cli, {}, "mooncake-store", "_MOONCAKE_STORE_COMPLETE").source()
+    output.result({"shell": shell, "script": script}, script)
     return ExitCode.OK

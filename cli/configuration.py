@@ -33,7 +33,7 @@ def command() -> None:
 @click.option("--config", metavar="FILE", help="configuration file")
 @output_options
 def show(output: Output, names: tuple[str, ...], origin: bool, config: str | None) -> int:
-    r"""Print the settings as they are in force here.
+    """Print the settings as they are in force here.
 
     \b
     mooncake-store config show server --origin
@@ -65,7 +65,7 @@ def show(output: Output, names: tuple[str, ...], origin: bool, config: str | Non
 @click.argument("file")
 @output_options
 def check(output: Output, file: str) -> int:
-    r"""Say whether FILE can be used as it is.
+    """Say whether FILE can be used as it is.
 
     \b
     mooncake-store config check ~/.config/mooncake-store/config.toml
@@ -81,11 +81,13 @@ def check(output: Output, file: str) -> int:
 
 
 @command.command("example")
-def print_example() -> int:
-    r"""Print a commented file with every setting at its default.
+@output_options
+def print_example(output: Output) -> int:
+    """Print a commented TOML file with every setting at its default.
 
     \b
     mooncake-store config example > ~/.config/mooncake-store/config.toml
     """
-    print(example(components()), end="")
+    text = example(components())
+    output.result({"toml": text}, text.rstrip("\n"))
     return ExitCode.OK

@@ -18,9 +18,26 @@ from mooncake_store.config import default_path, read_file
 from mooncake_store.errors import ConfigError
 from mooncake_store.runtime import DEFAULT_PORT, runtime_dir
 
-__all__ = ["TABLES", "Target", "read_document", "remove_local", "resolve", "write_local"]
+__all__ = [
+    "TABLES",
+    "TARGET_ORDER",
+    "Target",
+    "read_document",
+    "remove_local",
+    "resolve",
+    "write_local",
+]
 
 TABLES = ("master", "server", "client", "context")
+
+TARGET_ORDER = (
+    "--master HOST:PORT",
+    "--context NAME, or $MOONCAKE_STORE_CONTEXT",
+    "$MOONCAKE_STORE_MASTER",
+    "the context `local`: a `mooncake-store up` that runs here",
+    f"127.0.0.1:{DEFAULT_PORT}",
+)
+"""What `resolve` goes through, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def _text(document: dict[str, Any]) -> str:
 )
 @output_options
 def command(output: Output, requests: int, block_bytes: int) -> int:
-    r"""Replay a real trace against a store of its own, checking every byte.
+    """Replay a real trace against a store of its own, checking every byte.
 
     \b
     mooncake-store demo

@@ -46,7 +46,7 @@ def _umask() -> int:
 @click.option("--force", is_flag=True, help="overwrite a file that is there")
 @client_options
 def command(output: Output, access: Access, key: str, file: str | None, force: bool) -> int:
-    r"""Fetch the object KEY into FILE (default: the last part of the key).
+    """Fetch the object KEY into FILE (default: the last part of the key).
 
     \b
     mooncake-store get greeting greeting.txt

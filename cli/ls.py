@@ -22,7 +22,7 @@ def command(
     output: Output, access: Access, prefix: str, regex: str | None, limit: int | None,
     is_long: bool,
 ) -> int:  # fmt: skip
-    r"""List the objects whose key begins with PREFIX, in no order.
+    """List the objects whose key begins with PREFIX, in no order.
 
     \b
     mooncake-store ls model-a/ -l

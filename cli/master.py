@@ -20,7 +20,7 @@ from mooncake_store.master.config import MasterConfig
 @output_options
 @settings_options(MasterConfig, "master")
 def command(output: Output, loaded: Loaded[MasterConfig], ready_file: str | None) -> int:
-    r"""Run a master: the process that knows which objects exist and where.
+    """Run a master: the process that knows which objects exist and where.
 
     \b
     mooncake-store master

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -24,7 +24,13 @@ __all__ = [
 _KEY_BYTES_MAX = 1024
 
 
-class _Parsed(click.ParamType):
+if TYPE_CHECKING:
+    ParamType: TypeAlias = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # click 8.1 knows no ParamType[...]
+
+
+class _Parsed(ParamType):
     def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
         self.name = name
         self._parse = parse
@@ -38,7 +44,7 @@ class _Parsed(click.ParamType):
             self.fail(error.message, param, ctx)
 
 
-class _Key(click.ParamType):
+class _Key(ParamType):
     """An object's key; the shell completes those that are stored."""
 
     name = "KEY"

@@ -20,7 +20,7 @@ from mooncake_store.errors import (
 
 __all__ = ["Output", "approximate_size", "printable"]
 
-# Keys are anybody's bytes: none may move the cursor, end or turn a line, or be no text at all.
+# Keys are anybody's bytes: none may move the cursor, end or turn a line, or be no text.
 _CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )

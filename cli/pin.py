@@ -15,7 +15,7 @@ from mooncake_store.errors import StoreError
 @click.option("--off", is_flag=True, help="stop protecting them")
 @client_options
 def command(output: Output, access: Access, keys: tuple[str, ...], off: bool) -> int:
-    r"""Set the hard pin of objects: they are never evicted, and removed by force only.
+    """Set the hard pin of objects: they are never evicted, and removed by force only.
 
     \b
     mooncake-store pin system-prompt

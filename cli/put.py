@@ -52,7 +52,7 @@ def command(
     output: Output, access: Access, key: str, file: str | None, text: str | None,
     replicas: int | None, ttl: float | None, hard_pin: bool, soft_pin: bool, replace: bool,
 ) -> int:  # fmt: skip
-    r"""Store FILE (- is standard input) or a text under KEY.
+    """Store FILE (- is standard input) or a text under KEY.
 
     Objects never change: a key that is there already is left alone, with exit code 5, unless
     --replace is given.  Exit code 6: fewer replicas than asked.

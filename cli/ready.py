@@ -17,7 +17,7 @@ from mooncake_store.errors import StoreError, UnavailableError
 @click.option("--servers", type=click.IntRange(min=0), default=1, help="store servers needed")
 @client_options
 def command(output: Output, access: Access, wait: float, servers: int) -> int:
-    r"""Exit with 0 when a master answers and enough store servers are ready.
+    """Exit with 0 when a master answers and enough store servers are ready.
 
     \b
     mooncake-store ready --wait 10s && start-engine

@@ -36,7 +36,7 @@ def _server(store: Client, name: str | None) -> int | None:
 def command(
     output: Output, access: Access, key: str, count: int, target: str | None, source: str | None
 ) -> int:
-    r"""Make the object KEY have COUNT replicas; 0 moves one.
+    """Make the object KEY have COUNT replicas; 0 moves one.
 
     \b
     mooncake-store replicate greeting 2

@@ -24,7 +24,7 @@ def command(
     output: Output, access: Access, keys: tuple[str, ...], prefix: str | None,
     regex: str | None, force: bool, yes: bool,
 ) -> int:  # fmt: skip
-    r"""Remove objects by key, prefix or regular expression.
+    """Remove objects by key, prefix or regular expression.
 
     \b
     mooncake-store rm greeting

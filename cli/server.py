@@ -20,7 +20,7 @@ from mooncake_store.store.config import StoreServerConfig
 @output_options
 @settings_options(StoreServerConfig, "server")
 def command(output: Output, loaded: Loaded[StoreServerConfig], ready_file: str | None) -> int:
-    r"""Run a store server: the process that keeps objects in this node's memory.
+    """Run a store server: the process that keeps objects in this node's memory.
 
     \b
     mooncake-store server --master 127.0.0.1:7700

@@ -17,7 +17,7 @@ from mooncake_store.errors import ObjectNotFoundError
 @click.argument("key", type=KEY)
 @client_options
 def command(output: Output, access: Access, key: str) -> int:
-    r"""Tell all that the master knows of the object KEY.
+    """Tell all that the master knows of the object KEY.
 
     \b
     mooncake-store stat greeting

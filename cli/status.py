@@ -56,7 +56,7 @@ def text_of(snapshot: Snapshot, target: str, *, is_verbose: bool) -> str:
 @click.option("--watch", type=DURATION, metavar="TIME", help="again and again, so far apart")
 @client_options
 def command(output: Output, access: Access, watch: float | None) -> int:
-    r"""Show master, store servers, space and what happened to objects; -v: every counter.
+    """Show master, store servers, space and what happened to objects; -v: every counter.
 
     \b
     mooncake-store status

@@ -29,7 +29,7 @@ READY_TIMEOUT_S = 30.0
 @click.option("--config", metavar="FILE", help="configuration file of master and server")
 @output_options
 def command(output: Output, port: int, size: str | None, config: str | None) -> int:
-    r"""Start a complete store on this machine: one master, one store server; Ctrl-C ends it.
+    """Start a complete store on this machine: one master, one store server; Ctrl-C ends it.
 
     Commands on this machine that name no master find it by themselves.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mooncake_store.client import native as _native
 from mooncake_store.client.client import TENSOR_ATTEMPTS, open_handle
 from mooncake_store.client.config import ClientConfig
-from mooncake_store.client.core import ClientCore, Memory
+from mooncake_store.client.core import ClientCore, Memory, encode_key
 from mooncake_store.client.native import deadline_ns, ffi, lib
 from mooncake_store.client.results import Counters, Listed, Member, ObjectStat
 from mooncake_store.errors import (
@@ -173,14 +173,18 @@ class AsyncClient:
         return results  # type: ignore[no-any-return]
 
     async def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
-        answer = await self._call(
-            _COMMAND, command.method, command.flags, command.body, command.numbered,
-            timeout_s=timeout_s,
-        )  # fmt: skip
+        try:
+            answer = await self._call(
+                _COMMAND, command.method, command.flags, command.body, command.numbered,
+                timeout_s=timeout_s,
+            )  # fmt: skip
+        except StoreError as error:
+            error.key = command.key
+            raise
         return command.decode(answer)
 
     def _hash(self, key: str) -> bytes:
-        encoded = key.encode()
+        encoded = encode_key(key)
         out = ffi.new("uint8_t[16]")
         status = lib.cl_hash(self._handle, encoded, len(encoded), out)
         if status != Status.OK:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mooncake_store.client import native as _native
 from mooncake_store.client.address import parse_master
 from mooncake_store.client.config import ClientConfig
-from mooncake_store.client.core import ClientCore, Memory
+from mooncake_store.client.core import ClientCore, Memory, encode_key
 from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
 from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, Statistics
 from mooncake_store.client.view import View
@@ -857,7 +857,7 @@ class Client:
         return read == size and bytes(header) == target.header.encode()
 
     def _hash(self, key: str) -> bytes:
-        encoded = key.encode()
+        encoded = encode_key(key)
         out = ffi.new("uint8_t[16]")
         status = lib.cl_hash(self._handle, encoded, len(encoded), out)
         if status != Status.OK:
@@ -865,10 +865,14 @@ class Client:
         return bytes(ffi.buffer(out))
 
     def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
-        answer = _c.client_command(
-            self._handle, command.method, command.flags, command.body, command.numbered,
-            self._timeout_s if timeout_s is None else timeout_s,
-        )  # fmt: skip
+        try:
+            answer = _c.client_command(
+                self._handle, command.method, command.flags, command.body, command.numbered,
+                self._timeout_s if timeout_s is None else timeout_s,
+            )  # fmt: skip
+        except StoreError as error:
+            error.key = command.key
+            raise
         return command.decode(answer)
 
     def _read_batch(

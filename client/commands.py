@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from mooncake_store.client.core import encode_key
 from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, ReplicaStat
 from mooncake_store.errors import RequestError
 from mooncake_store.protocol import frames
@@ -53,7 +54,7 @@ class Command(Generic[Result]):
 
 
 def _key_item(key: str, hash_of: HashOf) -> frames.KeyItem:
-    return frames.KeyItem(hash=hash_of(key), key=key.encode())
+    return frames.KeyItem(hash=hash_of(key), key=encode_key(key))
 
 
 def _ttl_s(ttl_ms: int) -> float | None:

@@ -10,9 +10,17 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from mooncake_store.client.config import ClientConfig
-from mooncake_store.errors import ClosedError, RequestError, StoreError
+from mooncake_store.errors import ClosedError, InvalidKeyError, RequestError, StoreError
 
-__all__ = ["PUT_HARD_PIN", "PUT_SOFT_PIN", "PUT_STRICT", "PUT_UPSERT", "ClientCore", "Memory"]
+__all__ = [
+    "PUT_HARD_PIN",
+    "PUT_SOFT_PIN",
+    "PUT_STRICT",
+    "PUT_UPSERT",
+    "ClientCore",
+    "Memory",
+    "encode_key",
+]
 
 PUT_UPSERT, PUT_HARD_PIN, PUT_SOFT_PIN, PUT_STRICT = 1, 2, 4, 8  # ms_put_flag
 
@@ -24,6 +32,18 @@ _REPLICAS_MAX = 16
 _LOG_PERIOD_S = 10.0
 
 log = logging.getLogger("mooncake_store.client")
+
+
+def encode_key(key: str) -> bytes:
+    """Return a key as it travels.
+
+    Raises:
+        InvalidKeyError: It has lone surrogates, which no UTF-8 has.
+    """
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidKeyError("a key is 1 to 1024 bytes of UTF-8", cause=error) from error
 
 
 class ClientCore:

@@ -41,6 +41,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 __all__ = [
+    "ERROR_CODES",
     "AccessRefusedError",
     "BufferTooSmallError",
     "CapacityError",
@@ -197,6 +198,7 @@ class ObjectNotFoundError(ObjectError):
     """There is no object under that key, or it has just left."""
 
     code = "MS-1001"
+    hint = "it was never stored, or evicted or removed; `mooncake-store ls` lists what is there"
 
 
 class ObjectExistsError(ObjectError):
@@ -211,6 +213,7 @@ class ObjectBusyError(ObjectError):
 
     code = "MS-1004"
     retryable = True
+    hint = "try again once that put has ended, at the latest at its deadline"
 
 
 class ObjectPinnedError(ObjectError):
@@ -244,6 +247,7 @@ class LimitError(CapacityError):
 
     code = "MS-1403"
     retryable = True
+    hint = "finish or close some first, or raise the setting that bounds them"
 
 
 class TransferError(StoreError):
@@ -262,6 +266,7 @@ class TransferCancelledError(TransferError):
     """The transfer was cancelled by the caller."""
 
     code = "MS-1302"
+    hint = "submit it again if it is still wanted"
 
 
 class ChecksumError(TransferError):
@@ -269,12 +274,14 @@ class ChecksumError(TransferError):
 
     code = "MS-1303"
     retryable = True
+    hint = "read it again; if that does not help, the node's memory or its network is faulty"
 
 
 class DeviceError(TransferError):
     """Reading or writing memory, a file or a disk failed."""
 
     code = "MS-1304"
+    hint = "`mooncake-store doctor` checks memory, /dev/shm and limits of this machine"
 
 
 class ClusterError(StoreError):
@@ -294,6 +301,7 @@ class NotLeaderError(ClusterError):
 
     code = "MS-1202"
     retryable = True
+    hint = "try again: another master leads, or this one is starting or stopping"
 
 
 class SessionLostError(ClusterError):
@@ -315,12 +323,14 @@ class ProtocolError(ClusterError):
     """The peer sent, or was sent, a frame that makes no sense."""
 
     code = "MS-1209"
+    hint = "check that the address is that of a master: what answers speaks something else"
 
 
 class AccessRefusedError(ClusterError):
     """Identity, token or right does not allow this."""
 
     code = "MS-1208"
+    hint = "check tenant and token; a Unix socket serves only the user that made it"
 
 
 class InUseError(AccessRefusedError):
@@ -334,30 +344,35 @@ class RequestError(StoreError, ValueError):
     """The caller's mistake: the same call never succeeds."""
 
     code = "MS-1101"
+    hint = "correct the call: as it is it never succeeds"
 
 
 class InvalidKeyError(RequestError):
     """A key is 1 to 1024 bytes of UTF-8."""
 
     code = "MS-1102"
+    hint = "shorten the key, or hash the part that is long"
 
 
 class BufferTooSmallError(RequestError):
     """The object does not fit into the buffer that was given."""
 
     code = "MS-1104"
+    hint = "`stat` tells the size: give a buffer of at least so many bytes"
 
 
 class NotRegisteredError(RequestError):
     """The engine knows no such memory, segment, batch or peer, or the range leaves it."""
 
     code = "MS-1106"
+    hint = "register the memory, or open the segment, before it is used"
 
 
 class ConfigError(RequestError):
     """A setting, a configuration file or a flag is wrong."""
 
     code = "MS-1109"
+    hint = "`mooncake-store help config` tells how settings are written and where they come from"
 
 
 class ClosedError(StoreError):
@@ -386,7 +401,11 @@ _MEANING: dict[Status, _Meaning] = {
     Status.EXISTS: _Meaning(ObjectExistsError, "the key is stored already"),
     Status.NOT_FOUND: _Meaning(ObjectNotFoundError, "there is no such object"),
     Status.GONE: _Meaning(
-        ObjectNotFoundError, "the object left while it was read", "MS-1003", True
+        ObjectNotFoundError,
+        "the object left while it was read",
+        "MS-1003",
+        True,
+        "it was evicted, removed or replaced meanwhile: ask again",
     ),
     Status.NO_SPACE: _Meaning(
         PoolFullError, "the pool is full: what is left is pinned, leased or being written"
@@ -404,7 +423,10 @@ _MEANING: dict[Status, _Meaning] = {
     Status.CANCELLED: _Meaning(TransferCancelledError, "the transfer was cancelled"),
     Status.UNAVAILABLE: _Meaning(UnavailableError, "the peer cannot be reached"),
     Status.WRONG_EPOCH: _Meaning(
-        NotLeaderError, "the request belongs to an earlier leadership", "MS-1203"
+        NotLeaderError,
+        "the request belongs to an earlier leadership",
+        "MS-1203",
+        hint="try again: the client asks the present leader with its next call",
     ),
     Status.WRONG_INCARNATION: _Meaning(
         UnavailableError, "the server has been restarted", "MS-1204", hint="look up again"
@@ -418,12 +440,20 @@ _MEANING: dict[Status, _Meaning] = {
     Status.BAD_FRAME: _Meaning(ProtocolError, "a frame makes no sense"),
     Status.BAD_CHECKSUM: _Meaning(ChecksumError, "the checksum does not match"),
     Status.OUT_OF_RANGE: _Meaning(
-        NotRegisteredError, "the range lies outside its segment or memory", "MS-1105"
+        NotRegisteredError,
+        "the range lies outside its segment or memory",
+        "MS-1105",
+        hint="stay within what was registered, or register more",
     ),
     Status.NOT_REGISTERED: _Meaning(
         NotRegisteredError, "no such memory, segment, batch or peer is known"
     ),
-    Status.NO_MEMORY: _Meaning(LimitError, "this machine has no memory left", "MS-1402"),
+    Status.NO_MEMORY: _Meaning(
+        LimitError,
+        "this machine has no memory left",
+        "MS-1402",
+        hint="free memory here, or raise its limits: `mooncake-store doctor` shows them",
+    ),
     Status.IO_ERROR: _Meaning(DeviceError, "the operating system reported an error"),
     Status.REFUSED: _Meaning(AccessRefusedError, "identity, token or right does not allow it"),
     Status.CLOSED: _Meaning(ClosedError, "the client is closed"),
@@ -475,3 +505,36 @@ def error_from_status(
         code=meaning.code,
         hint=meaning.hint,
     )
+
+
+class ErrorCode(NamedTuple):
+    """One row of docs/errors.md."""
+
+    code: str
+    exception: str
+    meaning: str
+    retryable: bool
+    hint: str
+
+
+def _codes() -> dict[str, ErrorCode]:
+    def row(error: StoreError) -> ErrorCode:
+        name = type(error).__name__
+        return ErrorCode(error.code, name, error.message, error.retryable, error.hint)
+
+    rows = {}
+    kinds: list[type[StoreError]] = [StoreError]
+    for kind in kinds:  # grows while it is walked
+        kinds += kind.__subclasses__()
+        if "code" in vars(kind) and kind is not StoreError:
+            sentence = (kind.__doc__ or "").splitlines()[0].rstrip(".")
+            rows[kind.code] = row(kind(sentence[:1].lower() + sentence[1:]))
+    # Where a status has its own sentence, that one is shorter.
+    for status in _MEANING:
+        error = error_from_status(status)
+        rows[error.code] = row(error)
+    return dict(sorted(rows.items()))
+
+
+ERROR_CODES = _codes()
+"""Every code that an exception of this package can have, in order."""

@@ -70,8 +70,14 @@ static int take_key(cl_job *job, size_t index, PyObject *key) {
         return -1;
     }
     const char *text = PyUnicode_AsUTF8AndSize(key, &length);
-    if (text == NULL)
-        return -1;
+    if (text == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_UnicodeError))
+            return -1;
+        /* A lone surrogate: no UTF-8, and so a bad key like the empty one. */
+        PyErr_Clear();
+        text = "";
+        length = 0;
+    }
     if (length > UINT32_MAX)
         length = UINT32_MAX; /* refused as too long */
     job->items[index].key = (const uint8_t *)text;
