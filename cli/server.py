@@ -32,5 +32,15 @@ def command(output: Output, loaded: Loaded[StoreServerConfig], ready_file: str |
         output.result(asdict(endpoints), "")
         output.note(f"{endpoints.name} serves {loaded.values.master}")
 
-    run_server(loaded.values, ready_file=Path(ready_file) if ready_file else None, on_ready=ready)
+    def open_objects(master: str) -> Any:
+        from mooncake_store.client import Client
+
+        return Client(master, strict=True, name="server-grpc")
+
+    run_server(
+        loaded.values,
+        ready_file=Path(ready_file) if ready_file else None,
+        on_ready=ready,
+        open_objects=open_objects,
+    )
     return ExitCode.OK

@@ -1,0 +1,275 @@
+"""A store server as a process: start, health, stop, restart, and starts that cannot succeed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from mooncake_store.client import Client
+from mooncake_store.config import GIB, MIB
+from mooncake_store.errors import ConfigError
+from mooncake_store.store.config import StoreServerConfig
+from mooncake_store.store.process import default_pool_size
+
+from .conftest import Host, Running, wait_until
+
+
+def files_of(server: Running) -> set[str]:
+    return {path.name for path in Path(server.endpoints.segment_dir).iterdir()}
+
+
+def test_it_joins_its_master_and_says_so(host: Host) -> None:
+    master = host.master()
+    server = host.server(master, http=True, name="node-a")
+    assert server.endpoints.is_adopted
+    assert server.endpoints.name == "node-a"
+    assert "adopted epoch=" in server.log()
+    assert server.http("/livez") == (200, "ok\n")
+    assert server.http("/readyz") == (200, "ok\n")
+    status, text = server.http("/readyz?verbose")
+    checks = {check["name"]: check for check in json.loads(text)["checks"]}
+    assert status == 200
+    assert all(check["ok"] for check in checks.values())
+    assert set(checks) == {"running", "io_threads", "master", "pool"}
+    version = json.loads(server.http("/version")[1])
+    assert version["node_id"] == server.endpoints.node_id
+    assert version["incarnation"] == server.endpoints.incarnation == 1
+    folder = Path(server.endpoints.segment_dir)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE(os.stat(server.endpoints.unix_path).st_mode) == 0o600
+
+
+def test_metrics_count_what_clients_do(host: Host) -> None:
+    master = host.master()
+    server = host.server(master, http=True)
+    with Client(master.address, strict=True) as client:
+        assert client.put("key", b"x" * 5000)
+        assert client.get("key") == b"x" * 5000
+    metrics = dict(
+        line.rsplit(" ", 1)
+        for line in server.http("/metrics")[1].splitlines()
+        if not line.startswith("#")
+    )
+    assert float(metrics["mooncake_store_server_seals_total"]) == 1
+    assert float(metrics["mooncake_store_server_extents"]) == 1
+    assert float(metrics["mooncake_store_server_live_bytes"]) == 8192
+    assert float(metrics["mooncake_store_server_pool_bytes"]) == 16 * MIB
+    assert float(metrics["mooncake_store_server_adopted"]) == 1
+    assert any(name.startswith("mooncake_store_build_info") for name in metrics)
+
+
+def test_a_stop_leaves_the_identity_and_nothing_else(host: Host) -> None:
+    master = host.master()
+    server = host.server(master, name="node-a")
+    assert {"payload-0", "words-0", "header", "lock", "views"} <= files_of(server)
+    assert server.stop() == 0
+    assert files_of(server) == {"header", "lock"}
+    assert not Path(server.endpoints.unix_path).exists()
+    assert not server.ready_path.exists()
+    assert "starts_empty" not in server.log()
+    again = host.server(master, name="node-a")
+    assert again.endpoints.node_id == server.endpoints.node_id
+    assert again.endpoints.incarnation == 2
+
+
+def test_after_a_kill_it_starts_empty_under_the_same_id_and_says_so(host: Host) -> None:
+    master = host.master()
+    server = host.server(master)
+    with Client(master.address, strict=True) as client:
+        assert client.put("key", b"value")
+        server.kill()
+        again = host.server(master)
+        assert again.endpoints.node_id == server.endpoints.node_id
+        assert again.endpoints.incarnation == 2
+        assert "starts_empty" in again.log()
+        wait_until(lambda: client.get("key") is None)
+        wait_until(lambda: client.put("key", b"other") is True)
+        assert client.get("key") == b"other"
+
+
+def test_it_finds_a_master_that_comes_late_and_one_that_comes_back(host: Host) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = host.server(f"127.0.0.1:{port}", http=True)
+    assert not server.endpoints.is_adopted
+    assert "master_unreachable" in server.log()
+    assert server.http("/livez")[0] == 200
+    assert server.http("/readyz") == (503, "not ready\n")
+    master = host.master(port=port)
+    server.wait_log("adopted epoch=1")
+    wait_until(lambda: server.http("/readyz")[0] == 200)
+    master.kill()
+    server.wait_log("master_lost")
+    host.master(port=port)
+    server.wait_log("adopted epoch=2")
+
+
+def test_several_on_one_host_take_names_and_folders_of_their_own(host: Host) -> None:
+    master = host.master()
+    servers = [host.server(master, is_waiting=False) for _ in range(3)]
+    for server in servers:
+        server.wait_ready()
+    assert len({server.endpoints.name for server in servers}) == 3
+    assert len({server.endpoints.segment_dir for server in servers}) == 3
+    assert len({server.endpoints.node_id for server in servers}) == 3
+    refused = host.server(master, is_waiting=False, name=servers[0].endpoints.name)
+    said = refused.wait_failed()
+    assert f"in use by process {servers[0].process.pid}" in said
+
+
+def test_starts_that_cannot_succeed_say_what_to_do(host: Host) -> None:
+    master = host.master()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for field in ("port", "http_port", "grpc_port"):
+            kind = field.removesuffix("_port")
+            settings = {field: port} | ({kind: True} if kind != field else {})
+            said = host.server(master, is_waiting=False, **settings).wait_failed()
+            assert f"port {port}" in said and f"pid {os.getpid()}" in said, said
+    said = host.server(master, is_waiting=False, pool_size_bytes=4096 * GIB).wait_failed()
+    assert "no room for a pool" in said and "--pool-size" in said, said
+    said = host.server(master, is_waiting=False, address="0.0.0.0").wait_failed()
+    assert "--insecure" in said
+    said = host.server(master, is_waiting=False, address="192.0.2.1", insecure=True).wait_failed()
+    assert "192.0.2.1" in said
+    assert not [path for path in host.segment_dir.iterdir() if (path / "payload-0").exists()]
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    StoreServerConfig().check()
+    StoreServerConfig(address="0.0.0.0", insecure=True, advertise=("10.0.0.2",)).check()
+    for settings in (
+        {"address": "10.0.0.2"},
+        {"address": "0.0.0.0", "insecure": True},
+        {"name": "a/b"},
+        {"name": ".."},
+    ):
+        with pytest.raises(ConfigError):
+            StoreServerConfig(**settings).check()  # type: ignore[arg-type]
+
+
+def test_the_pool_is_a_quarter_of_what_is_free_at_most_1_gib(tmp_path: Path) -> None:
+    state = os.statvfs(tmp_path)
+    free = state.f_bavail * state.f_frsize
+    assert abs(default_pool_size(tmp_path) - min(GIB, free // 4)) < 64 * MIB
+    assert default_pool_size(tmp_path) % MIB == 0
+
+
+def test_ipv6(host: Host) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    master = host.master(address="::1")
+    server = host.server(master, address="::1", http=True)
+    assert server.endpoints.is_adopted
+    assert server.http("/readyz")[0] == 200
+    with Client(master.address, strict=True, use_local_paths=False) as client:
+        assert client.put("key", b"over IPv6")
+        assert client.get("key") == b"over IPv6"
+
+
+def test_an_idle_server_takes_less_than_a_hundredth_of_a_core(host: Host) -> None:
+    server = host.server(host.master(), http=True, grpc=True)
+    server.wait_log("grpc_serving")
+    server.wait_log("pool_ready")
+
+    def used_s() -> float:
+        fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    time.sleep(0.5)
+    before_s = used_s()
+    time.sleep(5.0)
+    # 1 % of 5 s, and one tick of the clock that the kernel counts in.
+    assert used_s() - before_s <= 0.06
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_file_system_makes_the_pool_smaller_and_kills_nobody(host: Host) -> None:
+    small = host.segment_dir / "small"
+    small.mkdir(mode=0o700)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m,mode=700", "tmpfs", str(small)], check=True
+    )
+    try:
+        master = host.master()
+        server = host.server(
+            master,
+            segment_dir=str(small),
+            pool_size_bytes=40 * MIB,
+            ready_size_bytes=8 * MIB,
+            touch_permille=1,
+            http=True,
+        )
+        # Somebody else takes the room before the pool has grown into it.
+        state = os.statvfs(small)
+        free = state.f_bavail * state.f_frsize
+        with open(small / "other", "wb") as other:
+            os.posix_fallocate(other.fileno(), 0, free - 6 * MIB)
+        server.wait_log("pool_smaller", timeout_s=60)
+        status, text = server.http("/readyz?verbose")
+        assert status == 200 and "smaller" in text
+        with Client(master.address, strict=True) as client:
+            stored = 0
+            for number in range(200):
+                if client.put(f"key/{number}", bytes([number]) * 256 * 1024):
+                    stored += 1
+            # The pool is smaller than what was put: the oldest made room, nothing was refused.
+            assert stored == 200
+            assert client.get("key/199") == bytes([199]) * 256 * 1024
+        assert server.process.poll() is None
+        assert server.stop() == 0
+    finally:
+        for running in host.running:
+            running.stop()
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_no_room_for_what_must_be_there_at_once_is_an_error(host: Host) -> None:
+    small = host.segment_dir / "small"
+    small.mkdir(mode=0o700)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m,mode=700", "tmpfs", str(small)], check=True
+    )
+    try:
+        with open(small / "other", "wb") as other:
+            os.posix_fallocate(other.fileno(), 0, 9 * MIB)
+        server = host.server(
+            "127.0.0.1:1", is_waiting=False, segment_dir=str(small), pool_size_bytes=4 * MIB
+        )
+        assert "no room" in server.wait_failed()
+    finally:
+        for running in host.running:
+            running.stop()
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_frozen_server_is_given_up_and_taken_back(host: Host) -> None:
+    master = host.master(server_silence_ms=1500)
+    server = host.server(master)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    master.wait_log("server_silent")
+    os.kill(server.process.pid, signal.SIGCONT)
+    server.wait_log("master_lost")
+    wait_until(lambda: server.log().count("adopted epoch=1") == 2)
+    with Client(master.address, strict=True) as client:
+        wait_until(lambda: client.put("key", b"value") is True)
+        assert client.get("key") == b"value"
