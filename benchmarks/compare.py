@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import sys
@@ -401,7 +402,7 @@ def holder_lost(cluster: Any, number: int) -> dict[str, float]:
     pool = {"name": "copies", "size": MIB}
     client.ask("fill", count=10, **pool)
     client.ask("get_each", first=0, count=2, **pool)
-    cluster.holders[0].signal(number)
+    os.kill(cluster.holders[0].pid, number)
     said = client.ask("get_each", timeout_s=400, first=2, count=4, **pool)
     return {"gets": 4, "failed": said["failed"], "seconds_max": said["seconds_max"]}
 
@@ -412,7 +413,7 @@ def only_holder_frozen(cluster: Any) -> dict[str, float]:
     pool = {"name": "one", "size": MIB}
     client.ask("fill", count=4, **pool)
     client.ask("get_each", first=0, count=1, **pool)
-    cluster.holders[0].signal(signal.SIGSTOP)
+    os.kill(cluster.holders[0].pid, signal.SIGSTOP)
     said = client.ask("get_each", timeout_s=200, first=1, count=1, **pool)
     return {"gets": 1, "failed": said["failed"], "seconds_max": said["seconds_max"]}
 

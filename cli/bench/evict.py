@@ -71,7 +71,7 @@ def run(*, policy: str = "lru", is_quick: bool = False, watch: Watcher = silent)
     """
     rows: list[Row] = []
     memory = private_memory(16 * MIB)
-    flags = ["--eviction-policy", policy]
+    flags = ["--eviction", policy]
     with (
         Cluster(pool_size_bytes=POOL_BYTES, master_flags=flags) as cluster,
         Client(cluster.address) as client,

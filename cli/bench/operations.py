@@ -9,6 +9,7 @@ moved nothing is counted as bad and its figure is refused.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import statistics
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 PAGE = 4096
 # What measured puts leave in the pool: more than caches hold, and room for the pools beside it.
 PUT_BYTES_HELD = 160 << 20
+_serials = itertools.count()
 STAMP = struct.Struct("<QQ")  # number of the object, number of the page in it
 
 
@@ -56,7 +58,6 @@ class Operations:
         self.store = store
         self.objects: dict[str, list[str]] = {}
         self.next: dict[str, int] = {}
-        self.serial = 0
         self.puts: list[tuple[list[str], int]] = []
 
     # ---- objects and memory --------------------------------------------------------------------
@@ -219,8 +220,8 @@ class Operations:
     def overfill(self, size: int, count: int) -> dict[str, Any]:
         """Put more than the pool holds; nothing is pinned, so nothing needs to be refused."""
         source = self.store.target(0, size)
-        self.serial += 1
-        keys = [pool_key(f"over{os.getpid()}.{self.serial}", i) for i in range(count)]
+        name = _new_name()
+        keys = [pool_key(name, i) for i in range(count)]
         refused = sum(not self.store.put(key, source) for key in keys)
         return {"refused": refused, "count": count}
 
@@ -251,8 +252,8 @@ class Operations:
 
         Objects stay a while, so that new ones rotate over the pool's memory and find it cold.
         """
-        self.serial += 1
-        keys = [pool_key(f"{os.getpid()}.{self.serial}", i) for i in range(count)]
+        name = _new_name()
+        keys = [pool_key(name, i) for i in range(count)]
         self.puts.append((keys, count * max(size, PAGE)))
         while sum(held for _, held in self.puts) > PUT_BYTES_HELD and len(self.puts) > 1:
             self.store.remove_many(self.puts.pop(0)[0])
@@ -264,6 +265,11 @@ class Operations:
             self.store.remove_many(keys)
         self.puts.clear()
         return {}
+
+
+def _new_name() -> str:
+    """Return a name that no other client of any process has used."""
+    return f"{os.getpid()}.{next(_serials)}"
 
 
 def _timed(call: Callable[..., Any], *columns: Sequence[Any]) -> tuple[list[float], int]:

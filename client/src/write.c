@@ -7,7 +7,7 @@
 #include "put.h"
 
 #define STAGING_SLOTS 4u
-#define WRITE_ITEMS_MAX 1024u /* of one frame with a relay */
+#define WRITE_ITEMS_MAX 992u /* of one frame with a relay: blocks that the engine sends at once */
 
 /* ---- staging -------------------------------------------------------------------------------------------- */
 
