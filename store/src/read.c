@@ -9,7 +9,9 @@
 
 ms_status st_read_begin(void *context, void *peer_context, const ms_read_item *item) {
     st_segment *segment = context;
-    (void)peer_context; /* whoever may connect may read */
+    const st_peer *peer = peer_context;
+    if (peer == NULL || !peer->may_read)
+        return MS_REFUSED;
     uint64_t ready = atomic_load_explicit(&segment->pages_ready, memory_order_acquire);
     if ((item->flags & 1u) == 0 || (item->word & 1u) == 0)
         return MS_BAD_REQUEST; /* bytes of a store mean nothing without the word that names them */

@@ -73,22 +73,24 @@ static ms_status on_hello(void *context, const te_request *request, uint8_t answ
                       "you speak wire versions %u to %u, this server %u to %u",
                       hello.head.version_oldest, hello.head.version_newest, MS_WIRE_VERSION_OLDEST,
                       MS_WIRE_VERSION);
-    if (!text_is(hello.tenant, server->config.tenant) ||
-        !text_is(hello.token, server->config.token))
+    /* Engines move bytes between registered memories, which have no tenant; the pool is closed to them. */
+    bool is_engine = hello.head.role == MS_ROLE_ENGINE;
+    if (!is_engine && (!text_is(hello.tenant, server->config.tenant) ||
+                       !text_is(hello.token, server->config.token)))
         return refuse(error, MS_REFUSED, "this tenant or token is not known here");
     st_peer *peer = malloc(sizeof *peer);
     if (peer == NULL)
         return MS_NO_MEMORY;
-    *peer = (st_peer){
-        .server = server,
-        .number = request->peer,
-        .session = hello.head.session,
-        .epoch = hello.head.epoch,
-        .incarnation = hello.head.incarnation,
-        .pid = hello.head.pid,
-        .is_unix = request->is_unix,
-        /* Grants are written by clients; what an engine writes are regions of its own. */
-        .may_write = hello.head.role == MS_ROLE_CLIENT && (hello.head.right & MS_RIGHT_WRITE) != 0};
+    *peer = (st_peer){.server = server,
+                      .number = request->peer,
+                      .session = hello.head.session,
+                      .epoch = hello.head.epoch,
+                      .incarnation = hello.head.incarnation,
+                      .pid = hello.head.pid,
+                      .is_unix = request->is_unix,
+                      .may_read = !is_engine,
+                      .may_write = hello.head.role == MS_ROLE_CLIENT &&
+                                   (hello.head.right & MS_RIGHT_WRITE) != 0};
     ms_status status = MS_OK;
     pthread_mutex_lock(&server->lock);
     if (peer->may_write)

@@ -79,7 +79,7 @@ typedef struct st_peer {
     uint32_t pid;
     bool is_master;
     bool is_unix;
-    bool may_write;
+    bool may_read, may_write;
     bool is_closed;      /* while it is being dialled: on_close came first */
     _Atomic bool is_cut; /* fenced, or of an older epoch: writes no more.  Set under server->lock */
 } st_peer;

@@ -167,7 +167,7 @@ def test_replicas_are_made_and_moved(store: SimpleNamespace) -> None:
         assert error.code() == getattr(grpc.StatusCode, code)
 
 
-# ---- the batch interface ---------------------------------------------------------------------------
+# ---- the batch interface -----------------------------------------------------------------------
 
 
 def wait_ended(
