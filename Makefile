@@ -14,7 +14,7 @@ OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help tools setup native demo test check c-test py-test format protos bench-peer clean
+.PHONY: help tools setup native demo test check c-test py-test format protos metrics-page bench-peer clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -88,6 +88,9 @@ c-test: setup
 
 protos: setup
 	$(BIN)/python native/generate_protos.py
+
+metrics-page: setup
+	$(BIN)/python native/generate_metrics_page.py
 
 # `pytest`, not `python -m pytest`: the folders at the top must not become importable.
 py-test: setup
