@@ -64,13 +64,14 @@ def sources() -> list[Path]:
     return [
         path.relative_to(ROOT)
         for room in ROOMS
-        for path in sorted((ROOT / room / "src").glob("*.c"))
+        for path in sorted((ROOT / room / "src").rglob("*.c"))
     ]
 
 
 def include_dirs() -> list[str]:
     """Return the folders in which `#include "..."` looks, relative to the root."""
-    dirs = [f"{room}/{part}" for room in ROOMS for part in ("include", "src")]
+    parts = ("include", "src", "src/metadata")
+    dirs = [f"{room}/{part}" for room in ROOMS for part in parts]
     return [name for name in [*dirs, "third_party"] if (ROOT / name).is_dir()]
 
 

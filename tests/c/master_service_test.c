@@ -1,6 +1,6 @@
 /* The master service in one process with its clients and a store server, for the sanitizers: frames on the I/O
  * thread, metrics and members from another, several clients at once. */
-// sources: master/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
+// sources: master/src/*.c master/src/metadata/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 // timeout: 120
 #include "engine_kit.h"
 

@@ -1,4 +1,4 @@
-// sources: master/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
+// sources: master/src/metadata/*.c mooncake_store/protocol/src/*.c
 // variants: plain
 // timeout: 300
 /* What the metadata core costs in memory, as the growth of this process: at most 160 bytes a key beyond the

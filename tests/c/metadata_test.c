@@ -1,4 +1,4 @@
-// sources: master/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
+// sources: master/src/metadata/*.c mooncake_store/protocol/src/*.c
 // variants: plain address
 // timeout: 120
 /* The metadata core, rule by rule. */

@@ -1,9 +1,9 @@
-// sources: tests/simulation/*.c master/src/*.c mooncake_store/protocol/src/*.c
-// variants: plain
+// sources: tests/simulation/*.c master/src/metadata/*.c mooncake_store/protocol/src/*.c
+// variants: plain address
 // timeout: 300
 /* Runs the simulation (tests/simulation/sim.h) for many seeds.
  *
- *     build/c-test/plain/simulation_test [SEEDS [FIRST]]     (default 500 from 1)
+ *     build/c-test/plain/simulation_test [SEEDS [FIRST]]     (default 500 from 1; 60 under a sanitizer)
  *
  * A seed that fails is printed; `simulation_test 1 SEED` runs it again, the same in every step.
  */
@@ -12,8 +12,14 @@
 
 #include "../simulation/sim.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#define SEEDS 60
+#else
+#define SEEDS 500
+#endif
+
 int main(int argc, char **argv) {
-    uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : 500;
+    uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : SEEDS;
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     sim *s = malloc(sizeof *s);
     if (s == NULL)

@@ -614,6 +614,7 @@ static void open_view(sim *s, uint32_t number) {
 static void start_remove(sim *s, uint32_t number) {
     sim_client *client = client_of(s, number);
     client->is_remove = true;
+    sim_trace(s, "client %u removes key %u", number, client->key);
     sim_oracle_removing(s, number, client->key, false);
     const char *key = s->keys[client->key];
     ms_status status = md_remove(s->leader.core, sim_now(s), 0, s->hashes[client->key],

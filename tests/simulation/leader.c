@@ -241,6 +241,8 @@ void sim_leader_drain(sim *s) {
         case MD_EFFECT_TOMBSTONE: {
             uint32_t key = key_of(s, effect.hash);
             s->stones[key]++;
+            sim_trace(s, "a tombstone is asked for: key %u up to version %lx", key,
+                      (unsigned long)effect.version);
             sim_event *written = sim_at(s, 1 + sim_delay(s), stone_is_written);
             written->a = key;
             written->b = s->leader.epoch;

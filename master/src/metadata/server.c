@@ -163,6 +163,12 @@ ms_status md_server_join(md_core *core, md_now now, const ms_server_info *info, 
         server->is_counted = !server->needs_sweep;
         server->was_known = 1;
         server->incarnation = info->incarnation;
+    } else {
+        for (uint32_t i = 0; i < info->segment_count; i++)
+            if (segments[i].segment < server->segment_count &&
+                !md_segment_grow(core, &server->segments[segments[i].segment],
+                                 segments[i].page_count_ready))
+                return MS_NO_MEMORY;
     }
     server->takes_in = !is_known_life;
     server->is_draining = info->state == MS_MEMBER_DRAINING;

@@ -131,6 +131,9 @@ static void forget(md_core *core, uint32_t put) {
 
 bool md_put_take_back(md_core *core, uint32_t put, uint64_t fence, ms_status status) {
     md_put *at = put_at(core, put);
+#ifdef MD_PLANT_FENCE /* a fault that the simulation must find: dead writers are not cut off */
+    fence = 0;
+#endif
     if (!md_object_take_back(core, md_shard_of(at->hash), put_record(core, at), fence))
         return false;
     if (at->version == 0) {
@@ -314,6 +317,12 @@ uint64_t md_put_reply(const md_core *core, uint64_t version) {
 
 /* The open put that an item names exactly (end_names_grant), of this session; else 0. */
 static uint32_t named_put(md_core *core, uint32_t session, const ms_end_item *item) {
+#ifdef MD_PLANT_END /* a fault that the simulation must find: whatever is open under the key is ended */
+    md_shard *shard = &core->shards[md_shard_of(item->hash)];
+    uint32_t record = md_index_find(shard, item->hash, MD_RECORD_WRITING);
+    if (record != 0 && md_record_at(shard, record)->version != 0)
+        return md_record_at(shard, record)->newer;
+#endif
     uint32_t put = put_find(core, item->version);
     if (put == 0 || !ms_hash_equal(put_at(core, put)->hash, item->hash) ||
         put_at(core, put)->session != session)
@@ -335,8 +344,9 @@ ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_i
         return MS_SESSION_LOST;
     uint32_t put = named_put(core, session_number, item);
     if (put == 0) /* it came before, or by way of the server: the same answer */
-        return is_complete(core, item) ? md_wait_for_key(core, item->hash, 0, MS_OK, waiter)
-                                       : MS_GONE;
+        return is_complete(core, item)
+                   ? md_wait_for_key(core, item->hash, item->version, 0, MS_OK, waiter)
+                   : MS_GONE;
 
     bool is_upsert = (put_at(core, put)->flags & MS_PUT_UPSERT) != 0;
     uint32_t shard_number = md_shard_of(item->hash);
@@ -378,7 +388,9 @@ ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_i
     MD_COUNT(core, puts_completed)++;
     /* A put that finds an older object (its server came back meanwhile) replaces it too, but its caller need
      * not wait: both puts were of the same bytes. */
-    return is_upsert ? md_wait_for_key(core, item->hash, item->version - 1, MS_OK, waiter) : MS_OK;
+    return is_upsert
+               ? md_wait_for_key(core, item->hash, item->version, item->version - 1, MS_OK, waiter)
+               : MS_OK;
 }
 
 ms_status md_revoke(md_core *core, md_now now, uint64_t session, const ms_end_item *item) {

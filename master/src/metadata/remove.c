@@ -8,7 +8,8 @@ ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, co
     md_shard *shard = &core->shards[number];
     uint32_t record = md_object_find(core, hash);
     if (record == 0)
-        return md_wait_for_key(core, hash, md_unknown_version(core, hash), MS_NOT_FOUND, waiter);
+        return md_wait_for_key(core, hash, UINT64_MAX, md_unknown_version(core, hash), MS_NOT_FOUND,
+                               waiter);
     md_record *at = md_record_at(shard, record);
     if (md_record_tenant(shard, at) != tenant || !md_record_has_key(shard, at, key, key_length))
         return MS_BAD_REQUEST;
@@ -16,7 +17,8 @@ ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, co
         return MS_PINNED;
     if (!md_object_depart(core, number, record, MS_EVENT_REMOVED))
         return MS_NO_MEMORY;
-    ms_status status = md_wait_for_key(core, hash, md_unknown_version(core, hash), MS_OK, waiter);
+    ms_status status =
+        md_wait_for_key(core, hash, UINT64_MAX, md_unknown_version(core, hash), MS_OK, waiter);
     md_parked_serve(core);
     return status;
 }

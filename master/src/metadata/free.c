@@ -186,6 +186,10 @@ void md_cleared(md_core *core, md_now now, uint32_t server, uint32_t incarnation
     uint32_t free = find_free(core, server, incarnation, item);
     if (free == 0)
         return;
+#ifdef MD_PLANT_CLEARED /* a fault that the simulation must find: pages are handed out while in use */
+    md_freed(core, now, server, incarnation, item);
+    return;
+#endif
     cleared(core, free);
     /* It may be held for ever by a view: repeat slowly, and do not count on its pages. */
     md_free *at = free_at(core, free);
@@ -402,17 +406,17 @@ static void link_to(md_core *core, uint32_t *first, uint32_t wait) {
     ((md_wait *)md_pool_at(&core->waits, wait))->remaining++;
 }
 
-static bool is_waited_for(const md_leave *leave, ms_hash hash) {
-    return ms_hash_equal(leave->hash, hash) &&
+static bool is_waited_for(const md_leave *leave, ms_hash hash, uint64_t below) {
+    return ms_hash_equal(leave->hash, hash) && leave->version < below &&
            !(leave->stone == MD_STONE_WRITTEN && leave->is_silent);
 }
 
-ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t stone_version, ms_status status,
-                          uint64_t waiter) {
+ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t below, uint64_t stone_version,
+                          ms_status status, uint64_t waiter) {
     uint64_t key = md_hash_key(hash);
     uint32_t first = md_map_get(&core->leave_of, key), count = 0;
     for (uint32_t leave = first; leave != 0; leave = leave_at(core, leave)->next)
-        count += is_waited_for(leave_at(core, leave), hash);
+        count += is_waited_for(leave_at(core, leave), hash, below);
     bool needs_stone = stone_version != 0 && core->absent_count > 0;
     uint32_t stone = needs_stone ? 0 : stone_find(core, hash, 0);
     if (count == 0 && !needs_stone && stone == 0)
@@ -427,7 +431,7 @@ ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t stone_version, m
     core->answers_due++;
     for (uint32_t leave = first; leave != 0; leave = leave_at(core, leave)->next) {
         md_leave *at = leave_at(core, leave);
-        if (!is_waited_for(at, hash))
+        if (!is_waited_for(at, hash, below))
             continue;
         link_to(core, &at->first_link, wait);
         if (at->timer == 0 && at->stone != MD_STONE_ASKED)

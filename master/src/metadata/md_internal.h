@@ -593,9 +593,9 @@ void md_leave_opened(md_core *core, uint32_t leave); /* all its FREEs are starte
 void md_free_timer(md_core *core, uint32_t free);
 void md_leave_timer(md_core *core, uint32_t leave);
 void md_free_send_all(md_core *core, uint32_t server);
-/* Begins a wait of `waiter` for everything of a key that leaves, and for a tombstone up to stone_version when
+/* Begins a wait of `waiter` for everything of a key that leaves, of versions below `below`, and for a tombstone up to stone_version when
  * a member is absent (0: without).  OK: nothing to wait for; PENDING; NO_MEMORY. */
-ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t stone_version, ms_status status,
+ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t below, uint64_t stone_version, ms_status status,
                           uint64_t waiter);
 bool md_tombstone_set(md_core *core, ms_hash hash, uint64_t version);
 uint64_t md_tombstone_version(md_core *core, ms_hash hash); /* 0: none */
