@@ -30,7 +30,6 @@ from mooncake_store.errors import (
     ClosedError,
     RequestError,
     Status,
-    TransferTimeoutError,
     error_from_status,
 )
 from mooncake_store.runtime import runtime_dir
@@ -473,16 +472,7 @@ class TransferEngine:
             NotRegisteredError: There is no such batch.
             LimitError: The batch has no room for so many.
         """
-        packed = b"".join(
-            _REQUEST.pack(
-                request.opcode,
-                request.segment.handle,
-                request.local_address,
-                request.remote_address,
-                request.length,
-            )
-            for request in requests
-        )
+        packed = _pack(requests)
         status = lib.te_submit_transfer(
             self._handle(),
             batch_id,
@@ -561,32 +551,26 @@ class TransferEngine:
         Raises:
             StoreError: The error of the first request that did not complete.
         """
-        if not requests:
-            return
-        batch_id = self.allocate_batch_id(len(requests))
-        try:
-            self.submit_transfer(batch_id, requests, timeout_s=timeout_s)
-            # Requests end at their deadline; what is added is for the peer's last answer.
-            if not self.wait(batch_id, timeout_s=timeout_s + 5.0):
-                self.cancel(batch_id)
-                raise TransferTimeoutError("the transfer did not end", elapsed_s=timeout_s + 5.0)
-            for index, request in enumerate(requests):
-                ended = self.get_transfer_status(batch_id, index)
-                if ended.state != TransferState.COMPLETED:
-                    raise error_from_status(
-                        ended.status,
-                        f"{request.opcode.name} of {request.length} bytes at "
-                        f"{request.remote_address:#x} ended as {ended.state.name}",
-                        node=request.segment.address,
-                        stage="transfer",
-                    )
-        finally:
-            self._forget(batch_id)
-
-    def _forget(self, batch_id: int) -> None:
-        # A batch that was cancelled above is left to the engine's end.
-        if self._engine is not None:
-            lib.te_free_batch_id(self._engine, batch_id)
+        packed = _pack(requests)
+        statuses: Any = ffi.new("te_transfer_status[]", len(requests))
+        _check(
+            lib.te_transfer(
+                self._handle(),
+                ffi.from_buffer("te_transfer_request[]", packed),
+                len(requests),
+                statuses,
+                _deadline_ns(timeout_s),
+            )
+        )
+        for request, ended in zip(requests, statuses, strict=True):
+            if ended.status != Status.OK:
+                raise error_from_status(
+                    ended.status,
+                    f"{request.opcode.name} of {request.length} bytes at "
+                    f"{request.remote_address:#x} ended as {TransferState(ended.state).name}",
+                    node=request.segment.address,
+                    stage="transfer",
+                )
 
     # ---- messages --------------------------------------------------------------------------------
 
@@ -697,6 +681,19 @@ _BATCH_SENTENCES: dict[int, str] = {
     Status.LIMIT: "the batch has no room for so many requests",
     Status.CANCELLED: "the batch was cancelled",
 }
+
+
+def _pack(requests: Sequence[TransferRequest]) -> bytes:
+    return b"".join(
+        _REQUEST.pack(
+            request.opcode,
+            request.segment.handle,
+            request.local_address,
+            request.remote_address,
+            request.length,
+        )
+        for request in requests
+    )
 
 
 def _c_config(config: EngineConfig) -> Any:

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 static uint64_t address_of(const void *memory) { return (uint64_t)(uintptr_t)memory; }
@@ -189,6 +190,19 @@ static void test_refusals(bool is_shared) {
     for (size_t i = 4096; i < sizeof here; i++)
         assert(here[i] == proof(1, i));
 
+    /* The same without a batch. */
+    te_transfer_request all[COUNT];
+    te_transfer_status statuses[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        all[i] = table[i].request;
+    OK(te_transfer(asking, all, COUNT, statuses, soon()));
+    for (size_t i = 0; i < COUNT; i++)
+        CHECK_STATUS(table[i].why, (ms_status)statuses[i].status);
+    assert(statuses[0].state == TE_COMPLETED && statuses[0].bytes == 2048);
+    assert(statuses[1].state == TE_FAILED && statuses[1].bytes == 0);
+    OK(te_transfer(asking, all, 0, statuses, soon()));
+    CHECK_STATUS(MS_BAD_REQUEST, te_transfer(asking, all, 1, statuses, TE_NO_DEADLINE));
+
     te_transfer_status status;
     CHECK_STATUS(MS_OUT_OF_RANGE, te_get_transfer_status(asking, batch, COUNT, &status));
     CHECK_STATUS(MS_NOT_REGISTERED, te_get_transfer_status(asking, batch + 1, 0, &status));
@@ -356,6 +370,7 @@ static child start_child(void) {
     child made = {.pid = fork(), .alive = alive[1]};
     assert(made.pid >= 0);
     if (made.pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* also when it is stopped and the test has failed */
         close(told[0]);
         close(alive[1]);
         server peer = server_open("127.0.0.1");
@@ -382,6 +397,12 @@ static child start_child(void) {
     return made;
 }
 
+static void freeze(const child *peer) {
+    int status;
+    assert(kill(peer->pid, SIGSTOP) == 0);
+    assert(waitpid(peer->pid, &status, WUNTRACED) == peer->pid && WIFSTOPPED(status));
+}
+
 static void end_child(child *gone) {
     kill(gone->pid, SIGCONT);
     close(gone->alive);
@@ -405,7 +426,7 @@ static void test_frozen(child *peer) {
     check_ended(asking, batch, 63, TE_COMPLETED, MS_OK);
 
     /* Frozen: requests end at their deadline, not later, and then nothing writes here any more. */
-    assert(kill(peer->pid, SIGSTOP) == 0);
+    freeze(peer);
     OK(te_allocate_batch_id(asking, 64, &batch));
     int64_t start = te_now_ns();
     OK(te_submit_transfer(asking, batch, requests, 64, start + 300 * TE_NS_PER_MS));
@@ -445,7 +466,7 @@ static void test_frozen(child *peer) {
         check_ended(asking, batch, i, TE_COMPLETED, MS_OK);
 
     /* Closing an engine with requests on their way to a frozen peer cancels them. */
-    assert(kill(peer->pid, SIGSTOP) == 0);
+    freeze(peer);
     OK(te_allocate_batch_id(asking, 64, &batch));
     OK(te_submit_transfer(asking, batch, requests, 64, te_now_ns() + 60 * TE_NS_PER_S));
     usleep(20000);

@@ -223,18 +223,20 @@ def test_frozen_peer_costs_the_deadline_and_touches_nothing_later(
         segment = engine.open_segment(peer.address)
         engine.transfer([TransferRequest.read(segment, base, peer.region, 4096)])
         peer.freeze()
-        start = time.monotonic()
-        with pytest.raises(TransferTimeoutError):
-            engine.transfer(
-                [TransferRequest.read(segment, base, peer.region, 4 * MIB)], timeout_s=0.5
-            )
-        assert 0.4 < time.monotonic() - start < 4
+        for make in (TransferRequest.read, TransferRequest.write):
+            start = time.monotonic()
+            with pytest.raises(TransferTimeoutError):
+                engine.transfer([make(segment, base, peer.region, 4 * MIB)], timeout_s=0.5)
+            assert 0.4 < time.monotonic() - start < 4
         memory[:] = proof(7, 0, 4 * MIB)
         peer.process.send_signal(signal.SIGCONT)
         time.sleep(0.3)  # for a late answer, if there were one
         assert memory == proof(7, 0, 4 * MIB)
+        engine.transfer([TransferRequest.write(segment, base, peer.region, 4 * MIB)])
+        assert peer.tell(f"check 7 0 {4 * MIB}")
+        memory[:] = bytes(4 * MIB)
         engine.transfer([TransferRequest.read(segment, base, peer.region, 4 * MIB)])
-        assert memory == proof(1, 0, 4 * MIB)
+        assert memory == proof(7, 0, 4 * MIB)
 
 
 def test_cancel_ends_requests_to_a_frozen_peer(engine: TransferEngine, tmp_path: Path) -> None:

@@ -333,6 +333,11 @@ ms_status te_free_batch_id(te_engine *engine, uint64_t batch);
 /* Readable whenever a request of that batch has ended; owned by the batch. */
 int te_batch_eventfd(te_engine *engine, uint64_t batch);
 
+/* Requests carried by the calling thread (workers help when they fall into several groups), without a batch to
+ * keep: statuses[i] as te_get_transfer_status gives it.  OK: all have ended, however. */
+ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, size_t count,
+                      te_transfer_status *statuses, int64_t deadline_ns);
+
 /* Message channel for applications: NOTIFY frames.  Received ones wait in a bounded queue. */
 ms_status te_send_notify(te_engine *engine, uint32_t segment, const char *name, const char *message,
                          int64_t deadline_ns);

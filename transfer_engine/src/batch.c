@@ -114,30 +114,30 @@ static void batch_put(te_batches *batches, te_batch *batch) {
         batch_free(batch);
 }
 
-ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *id) {
-    te_batches *batches = engine->batches;
-    ms_status status = te_engine_check(engine);
-    if (status != MS_OK)
-        return status;
+static ms_status batch_make(te_engine *engine, size_t size, te_batch **made) {
     if (size == 0 || size > BATCH_REQUESTS_MAX)
         return MS_BAD_REQUEST;
     te_batch *batch = calloc(1, sizeof *batch + size * sizeof batch->entries[0]);
     if (batch == NULL)
         return MS_NO_MEMORY;
+    ms_status status = te_cond_init(&batch->ended_some);
+    if (status != MS_OK) {
+        free(batch);
+        return status;
+    }
     batch->engine = engine;
     batch->size = size;
     batch->holders = 1;
     batch->eventfd = -1;
     pthread_mutex_init(&batch->lock, NULL);
     te_scope_open(&batch->scope);
-    status = te_cond_init(&batch->ended_some);
-    if (status != MS_OK) {
-        te_scope_close(&batch->scope);
-        pthread_mutex_destroy(&batch->lock);
-        free(batch);
-        return status;
-    }
-    status = MS_LIMIT;
+    *made = batch;
+    return MS_OK;
+}
+
+/* Into the table, so that it has an id and te_batches_stop finds it. */
+static ms_status batch_add(te_batches *batches, te_batch *batch) {
+    ms_status status = MS_LIMIT;
     pthread_mutex_lock(&batches->lock);
     if (batches->is_stopping)
         status = MS_CLOSED;
@@ -147,11 +147,23 @@ ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *id) {
         batch->id = ++batches->generations[slot] << SLOT_BITS | slot;
         batches->slots[slot] = batch;
         batches->count++;
-        *id = batch->id;
         status = MS_OK;
     }
     pthread_mutex_unlock(&batches->lock);
+    return status;
+}
+
+ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *id) {
+    te_batch *batch = NULL;
+    ms_status status = te_engine_check(engine);
+    if (status == MS_OK)
+        status = batch_make(engine, size, &batch);
     if (status != MS_OK)
+        return status;
+    status = batch_add(engine->batches, batch);
+    if (status == MS_OK)
+        *id = batch->id;
+    else
         batch_free(batch);
     return status;
 }
@@ -249,11 +261,15 @@ static unit *take_unit(te_batch *batch, int64_t deadline_ns) {
     return work;
 }
 
+static void carry_here(te_batch *batch, int64_t deadline_ns) {
+    unit *work;
+    while ((work = take_unit(batch, deadline_ns)) != NULL)
+        carry(batch, work);
+}
+
 static void carry_all(void *argument) {
     te_batch *batch = argument;
-    unit *work;
-    while ((work = take_unit(batch, INT64_MAX)) != NULL)
-        carry(batch, work);
+    carry_here(batch, INT64_MAX);
     batch_put(batch->engine->batches, batch);
 }
 
@@ -352,44 +368,108 @@ static uint32_t enqueue(te_batch *batch, const te_transfer_request *requests, si
     return unit_count;
 }
 
-ms_status te_submit_transfer(te_engine *engine, uint64_t id, const te_transfer_request *requests,
-                             size_t count, int64_t deadline_ns) {
+/* Workers come to carry up to `unit_count` units.  False: none will. */
+static bool call_workers(te_batch *batch, uint32_t unit_count) {
+    te_engine *engine = batch->engine;
     te_batches *batches = engine->batches;
-    ms_status status = te_engine_check(engine);
-    if (status != MS_OK)
-        return status;
-    if (deadline_ns == TE_NO_DEADLINE)
-        return MS_BAD_REQUEST;
-    te_batch *batch = batch_get(batches, id);
-    if (batch == NULL)
-        return MS_NOT_REGISTERED;
-    uint32_t unit_count = 0;
+    uint32_t wanted = engine->config.worker_threads, called = 0;
+    wanted = unit_count < wanted ? unit_count : wanted;
+    while (called < wanted) {
+        pthread_mutex_lock(&batches->lock);
+        batch->holders++;
+        pthread_mutex_unlock(&batches->lock);
+        if (te_spawn(engine, carry_all, batch) != MS_OK) {
+            batch_put(batches, batch);
+            break;
+        }
+        called++;
+    }
+    return called > 0;
+}
+
+static ms_status add_requests(te_batch *batch, const te_transfer_request *requests, size_t count,
+                              int64_t deadline_ns, uint32_t *unit_count) {
+    ms_status status = MS_OK;
+    *unit_count = 0;
     pthread_mutex_lock(&batch->lock);
     if (batch->is_cancelled)
         status = MS_CANCELLED;
     else if (count > batch->size - batch->submitted)
         status = MS_LIMIT;
     else
-        unit_count = enqueue(batch, requests, count, deadline_ns);
+        *unit_count = enqueue(batch, requests, count, deadline_ns);
     pthread_mutex_unlock(&batch->lock);
+    return status;
+}
 
-    uint32_t worker_count = engine->config.worker_threads;
-    for (uint32_t i = 0; i < unit_count && i < worker_count; i++) {
-        pthread_mutex_lock(&batches->lock);
-        batch->holders++;
-        pthread_mutex_unlock(&batches->lock);
-        if (te_spawn(engine, carry_all, batch) == MS_OK)
-            continue;
-        /* The queue of the workers is full.  With a worker that will come, or whoever waits, nothing is lost. */
-        batch_put(batches, batch);
-        if (i == 0) {
-            unit *work;
-            while ((work = take_unit(batch, INT64_MAX)) != NULL)
-                carry(batch, work);
-        }
-        break;
+ms_status te_submit_transfer(te_engine *engine, uint64_t id, const te_transfer_request *requests,
+                             size_t count, int64_t deadline_ns) {
+    ms_status status = te_engine_check(engine);
+    if (status != MS_OK)
+        return status;
+    if (deadline_ns == TE_NO_DEADLINE)
+        return MS_BAD_REQUEST;
+    te_batch *batch = batch_get(engine->batches, id);
+    if (batch == NULL)
+        return MS_NOT_REGISTERED;
+    uint32_t unit_count;
+    status = add_requests(batch, requests, count, deadline_ns, &unit_count);
+    /* The queue of the workers may be full: then nobody but us is sure to come. */
+    if (unit_count > 0 && !call_workers(batch, unit_count))
+        carry_here(batch, INT64_MAX);
+    batch_put(engine->batches, batch);
+    return status;
+}
+
+static void wait_for_end(te_batch *batch, int64_t deadline_ns) {
+    pthread_mutex_lock(&batch->lock);
+    while (batch->ended < batch->submitted &&
+           te_cond_wait_until(&batch->ended_some, &batch->lock, deadline_ns)) {
     }
-    batch_put(batches, batch);
+    pthread_mutex_unlock(&batch->lock);
+}
+
+/* Under the batch's lock. */
+static te_transfer_status status_of(const entry *asked) {
+    return (te_transfer_status){.state = (int32_t)asked->state,
+                                .status = (int32_t)asked->status,
+                                .bytes = asked->state == TE_COMPLETED ? asked->request.length : 0};
+}
+
+ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, size_t count,
+                      te_transfer_status *statuses, int64_t deadline_ns) {
+    te_batch *batch = NULL;
+    uint32_t unit_count;
+    ms_status status = te_engine_check(engine);
+    if (status == MS_OK && deadline_ns == TE_NO_DEADLINE)
+        status = MS_BAD_REQUEST;
+    if (status != MS_OK || count == 0)
+        return status;
+    status = batch_make(engine, count, &batch);
+    if (status != MS_OK)
+        return status;
+    status = batch_add(engine->batches, batch);
+    if (status != MS_OK) {
+        batch_free(batch);
+        return status;
+    }
+    uint64_t id = batch->id;
+    batch = batch_get(engine->batches, id);
+    if (batch == NULL)
+        return MS_CLOSED; /* the engine is being closed */
+    status = add_requests(batch, requests, count, deadline_ns, &unit_count);
+    if (status == MS_OK) {
+        if (unit_count > 1)
+            (void)call_workers(batch, unit_count - 1);
+        carry_here(batch, INT64_MAX);
+        wait_for_end(batch, INT64_MAX); /* whoever carries has the deadline */
+        pthread_mutex_lock(&batch->lock);
+        for (size_t i = 0; i < count; i++)
+            statuses[i] = status_of(&batch->entries[i]);
+        pthread_mutex_unlock(&batch->lock);
+    }
+    batch_put(engine->batches, batch);
+    (void)te_free_batch_id(engine, id);
     return status;
 }
 
@@ -405,11 +485,7 @@ ms_status te_get_transfer_status(te_engine *engine, uint64_t id, size_t index,
         return MS_NOT_REGISTERED;
     pthread_mutex_lock(&batch->lock);
     if (index < batch->submitted) {
-        const entry *asked = &batch->entries[index];
-        bool is_completed = asked->state == TE_COMPLETED;
-        *result = (te_transfer_status){.state = (int32_t)asked->state,
-                                       .status = (int32_t)asked->status,
-                                       .bytes = is_completed ? asked->request.length : 0};
+        *result = status_of(&batch->entries[index]);
     } else {
         status = MS_OUT_OF_RANGE;
     }
@@ -425,14 +501,9 @@ ms_status te_wait_batch(te_engine *engine, uint64_t id, int64_t deadline_ns) {
     te_batch *batch = batch_get(engine->batches, id);
     if (batch == NULL)
         return MS_NOT_REGISTERED;
-    unit *work;
-    /* Only what must end before we may have to return. */
-    while ((work = take_unit(batch, deadline_ns)) != NULL)
-        carry(batch, work);
+    carry_here(batch, deadline_ns); /* only what must end before we may have to return */
+    wait_for_end(batch, deadline_ns);
     pthread_mutex_lock(&batch->lock);
-    while (batch->ended < batch->submitted &&
-           te_cond_wait_until(&batch->ended_some, &batch->lock, deadline_ns)) {
-    }
     status = batch->ended < batch->submitted ? MS_TIMEOUT : MS_OK;
     pthread_mutex_unlock(&batch->lock);
     batch_put(engine->batches, batch);

@@ -13,6 +13,7 @@
 
 #include "ms_frame.h"
 #include "te_remote.h"
+#include "te_staging.h"
 
 #include "te_fault.h"
 
@@ -38,6 +39,7 @@ typedef struct te_session {
     bool is_local;
     uint32_t incarnation;
     te_channel *channels[TE_RAILS_MAX]; /* one a rail */
+    te_staging *staging;                /* is_local */
     pthread_mutex_t lock;
     te_rail rails[TE_RAILS_MAX];
     uint32_t rail_count;
@@ -72,6 +74,7 @@ static void session_put(te_session *session) {
     for (uint32_t i = 0; i < TE_RAILS_MAX; i++)
         if (session->channels[i] != NULL)
             te_channel_close(session->channels[i]);
+    te_staging_close(session->staging);
     free(session->regions);
     pthread_mutex_destroy(&session->lock);
     free(session);
@@ -164,6 +167,9 @@ static ms_status open_rails(te_engine *engine, const char *address, bool is_same
         session->is_local = true;
         session->rail_count = 1;
         session->rails[0].bandwidth_bytes_per_s = 1;
+        ms_status status = te_staging_open(engine, &session->staging);
+        if (status != MS_OK)
+            return status;
         return open_channel(engine, addresses, unix_path, session->incarnation,
                             &session->channels[0]);
     }
@@ -380,6 +386,7 @@ typedef struct frame_set {
     const void **sources;
     ms_read_result *results;
     uint32_t *statuses;
+    te_staged_item *staged;
     uint64_t bytes;
 } frame_set;
 
@@ -391,22 +398,37 @@ static void frames_free(frame_set *frames) {
     free((void *)frames->sources);
     free(frames->results);
     free(frames->statuses);
+    free(frames->staged);
 }
 
+/* Room for all pieces, when the first is added. */
 static bool frames_open(frame_set *frames, te_opcode opcode, size_t count) {
-    *frames = (frame_set){.index = calloc(count, sizeof *frames->index)};
+    if (frames->index != NULL)
+        return true;
+    size_t *index = calloc(count, sizeof *index);
+    bool has_room = index != NULL;
     if (opcode == TE_READ) {
         frames->reads = calloc(count, sizeof *frames->reads);
         frames->targets = calloc(count, sizeof *frames->targets);
         frames->results = calloc(count, sizeof *frames->results);
-        return frames->index != NULL && frames->reads != NULL && frames->targets != NULL &&
-               frames->results != NULL;
+        has_room =
+            has_room && frames->reads != NULL && frames->targets != NULL && frames->results != NULL;
+    } else {
+        frames->writes = calloc(count, sizeof *frames->writes);
+        frames->sources = calloc(count, sizeof *frames->sources);
+        frames->statuses = calloc(count, sizeof *frames->statuses);
+        frames->staged = calloc(count, sizeof *frames->staged);
+        has_room = has_room && frames->writes != NULL && frames->sources != NULL &&
+                   frames->statuses != NULL && frames->staged != NULL;
     }
-    frames->writes = calloc(count, sizeof *frames->writes);
-    frames->sources = calloc(count, sizeof *frames->sources);
-    frames->statuses = calloc(count, sizeof *frames->statuses);
-    return frames->index != NULL && frames->writes != NULL && frames->sources != NULL &&
-           frames->statuses != NULL;
+    if (has_room) {
+        frames->index = index;
+        return true;
+    }
+    free(index);
+    frames_free(frames);
+    *frames = (frame_set){0};
+    return false;
 }
 
 static void add_frame(te_session *session, te_opcode opcode, const remote_region *region,
@@ -431,6 +453,47 @@ static void add_frame(te_session *session, te_opcode opcode, const remote_region
         item->source = 0;
 }
 
+/* Takes what a local peer cannot map out of the frames and sends it through the staging ring, if that pays. */
+static void stage(te_session *session, te_piece *pieces, frame_set *frames, int64_t deadline_ns) {
+    size_t count = 0, kept = 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < frames->count; i++) {
+        const ms_write_item *item = &frames->writes[i];
+        if (item->source != 0 || item->length == 0)
+            continue;
+        frames->staged[count++] = (te_staged_item){.source = frames->sources[i],
+                                                   .length = item->length,
+                                                   .offset = item->offset,
+                                                   .segment = item->segment};
+        bytes += item->length;
+    }
+    if (bytes < TE_STAGING_BYTES_MIN)
+        return;
+    ms_status status = te_staging_write(session->staging, session->channels[0], frames->staged,
+                                        count, deadline_ns);
+    bool may_repeat = status != MS_OK && status != MS_TIMEOUT && status != MS_CANCELLED &&
+                      status != MS_IO_ERROR && status != MS_BAD_FRAME;
+    if (may_repeat)
+        return; /* as payload, then */
+    count = 0;
+    for (size_t i = 0; i < frames->count; i++) {
+        const ms_write_item *item = &frames->writes[i];
+        if (item->source == 0 && item->length > 0) {
+            ms_status ended = status != MS_OK ? status : frames->staged[count].status;
+            count++;
+            if (ended != MS_NOT_REGISTERED) { /* else as payload: it may have been the ring */
+                pieces[frames->index[i]].status = ended;
+                frames->bytes -= item->length;
+                continue;
+            }
+        }
+        frames->index[kept] = frames->index[i];
+        frames->writes[kept] = frames->writes[i];
+        frames->sources[kept++] = frames->sources[i];
+    }
+    frames->count = kept;
+}
+
 /* Finds each pending piece's region; what is mapped is copied at once, the rest is put into `frames`. */
 static void prepare(te_remote *remote, te_session *session, te_opcode opcode, te_piece *pieces,
                     size_t count, te_scope *scope, bool is_last_try, frame_set *frames,
@@ -447,7 +510,10 @@ static void prepare(te_remote *remote, te_session *session, te_opcode opcode, te
             if (status == MS_OK)
                 piece->status = MS_OK;
         } else if (status == MS_OK) {
-            add_frame(session, opcode, &region, piece, i, frames, deadline_ns);
+            if (!frames_open(frames, opcode, count))
+                status = MS_NO_MEMORY;
+            else
+                add_frame(session, opcode, &region, piece, i, frames, deadline_ns);
         }
         if (status == MS_OK)
             continue;
@@ -484,9 +550,11 @@ static ms_status over_a_rail(te_session *session, te_opcode opcode, const frame_
     return status;
 }
 
-static bool is_path_failure(ms_status status) {
-    return status == MS_UNAVAILABLE || status == MS_IO_ERROR || status == MS_WRONG_INCARNATION ||
-           status == MS_BAD_FRAME;
+/* Whether another try is due.  A WRITE is repeated only when the peer itself has closed the connection: after
+ * anything else it may still carry the first one out, with what the source holds by then. */
+static bool is_path_failure(te_opcode opcode, ms_status status) {
+    return status == MS_UNAVAILABLE || status == MS_WRONG_INCARNATION ||
+           (opcode == TE_READ && (status == MS_IO_ERROR || status == MS_BAD_FRAME));
 }
 
 static void end_pending(te_piece *pieces, size_t count, ms_status status) {
@@ -506,14 +574,12 @@ static bool has_pending(const te_piece *pieces, size_t count) {
 static ms_status try_once(te_remote *remote, te_session *session, te_opcode opcode,
                           te_piece *pieces, size_t count, te_scope *scope, bool is_last_try,
                           bool *is_stale, int64_t deadline_ns) {
-    frame_set frames;
+    frame_set frames = {0};
     ms_status status = MS_OK;
-    if (!frames_open(&frames, opcode, count)) {
-        frames_free(&frames);
-        return MS_NO_MEMORY;
-    }
     prepare(remote, session, opcode, pieces, count, scope, is_last_try, &frames, is_stale,
             deadline_ns);
+    if (opcode == TE_WRITE && session->is_local && frames.count > 0)
+        stage(session, pieces, &frames, deadline_ns);
     if (frames.count > 0)
         status = over_a_rail(session, opcode, &frames, deadline_ns);
     for (size_t i = 0; i < frames.count && status == MS_OK; i++) {
@@ -550,7 +616,8 @@ void te_remote_move(te_remote *remote, te_opcode opcode, te_piece *pieces, size_
         }
         if (status == MS_OK && !has_pending(pieces, count))
             break;
-        bool is_path_left = is_path_failure(status) && path_failures < session->rail_count + 1;
+        bool is_path_left =
+            is_path_failure(opcode, status) && path_failures < session->rail_count + 1;
         if (te_now_ns() >= deadline_ns)
             status = MS_TIMEOUT;
         if (status != MS_OK && (status == MS_TIMEOUT || !is_path_left)) {
@@ -561,7 +628,7 @@ void te_remote_move(te_remote *remote, te_opcode opcode, te_piece *pieces, size_
             status = refresh_regions(session, seen, deadline_ns);
             was_refreshed = true;
         }
-        if (is_path_failure(status)) {
+        if (is_path_failure(opcode, status)) {
             path_failures++;
             if (status == MS_WRONG_INCARNATION || path_failures >= session->rail_count) {
                 te_session *old = session;
@@ -680,7 +747,7 @@ static ms_status refresh(te_remote *remote, int64_t deadline_ns, char *error) {
     uint64_t seen = session->refreshes;
     pthread_mutex_unlock(&session->lock);
     ms_status status = refresh_regions(session, seen, deadline_ns);
-    if (is_path_failure(status))
+    if (is_path_failure(TE_READ, status))
         status = renew_session(remote, session, deadline_ns);
     if (status != MS_OK)
         te_error(error, "%s does not answer any more", remote->address);
