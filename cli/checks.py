@@ -282,7 +282,7 @@ def ports_check(base: int) -> Check:
     taken = [port for port in range(base, base + 3) if _is_listened_on(port)]
     if not taken:
         return Check("ports", OK, f"{base} to {base + 2} are free for a master")
-    from mooncake_store.master.ports import holder_of_port
+    from mooncake_store.serving.ports import holder_of_port
 
     holders = {port: holder_of_port(port) or "a process of another user" for port in taken}
     text = ", ".join(f"{port} by {holder}" for port, holder in holders.items())

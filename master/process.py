@@ -117,6 +117,9 @@ class MasterProcess:
         leadership = await self._coordinator.lead(f"{config.address} port {config.port or 'any'}")
         service = self._service = MasterService(config, leadership)
         asyncio.get_running_loop().add_reader(service.event_descriptor(), self._on_events)
+        if tombstones := await self._coordinator.tombstones():
+            service.add_tombstones(tombstones)
+            await self._coordinator.drop_tombstones(())  # what is left is kept once a key
         try:
             port = service.listen_tcp(config.address, config.port)
         except StoreError:

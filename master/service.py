@@ -248,6 +248,21 @@ class MasterService:
             if logger.isEnabledFor(line.level):
                 logger.log(line.level, "%s", text, extra={"wall_s": line.wall_ms / 1e3})
 
+    def add_tombstones(self, tombstones: tuple[Tombstone, ...]) -> None:
+        """Tell what former leaders have struck, before any store server brings it back.
+
+        Raises:
+            StoreError: There is no memory for them.
+        """
+        native = ffi.new("ma_tombstone *")
+        for tombstone in tombstones:
+            _fill(native, tombstone)
+            status = lib.ma_tombstone_add(self._handle(), native)
+            if status != Status.OK:
+                raise error_from_status(
+                    status, f"{len(tombstones)} tombstones cannot be taken over"
+                )
+
     def take_tombstones(self) -> tuple[Tombstone, ...]:
         """Return the tombstones that the coordinator is to keep; each is given out once."""
         found: list[Tombstone] = []
@@ -263,10 +278,14 @@ class MasterService:
         """Say that tombstones are kept, or that they cannot be."""
         native = ffi.new("ma_tombstone *")
         for tombstone in tombstones:
-            native.hash_low = int.from_bytes(tombstone.key_hash[:8], "little")
-            native.hash_high = int.from_bytes(tombstone.key_hash[8:], "little")
-            native.version = tombstone.version
+            _fill(native, tombstone)
             lib.ma_tombstone_done(self._handle(), native, int(status))
+
+
+def _fill(native: Any, tombstone: Tombstone) -> None:
+    native.hash_low = int.from_bytes(tombstone.key_hash[:8], "little")
+    native.hash_high = int.from_bytes(tombstone.key_hash[8:], "little")
+    native.version = tombstone.version
 
 
 def _member(row: Any) -> Member:

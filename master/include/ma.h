@@ -133,6 +133,8 @@ typedef struct ma_tombstone {
     uint64_t version;
 } ma_tombstone;
 
+/* One that the coordinator holds from former leaders; before listening. */
+ms_status ma_tombstone_add(ma_master *master, const ma_tombstone *tombstone);
 /* The oldest that was not handed out yet; false: none. */
 bool ma_tombstone_next(ma_master *master, ma_tombstone *tombstone);
 /* It is written (MS_OK), or it cannot be: then those who wait for it are told so. */

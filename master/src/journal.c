@@ -122,6 +122,14 @@ ms_status ma_tombstone_queue(ma_master *master, ms_hash hash, uint64_t version) 
     return status;
 }
 
+ms_status ma_tombstone_add(ma_master *master, const ma_tombstone *tombstone) {
+    pthread_mutex_lock(&master->lock);
+    ms_status status = md_tombstone_add(
+        master->core, (ms_hash){tombstone->hash_low, tombstone->hash_high}, tombstone->version);
+    pthread_mutex_unlock(&master->lock);
+    return status;
+}
+
 bool ma_tombstone_next(ma_master *master, ma_tombstone *tombstone) {
     ma_journal *journal = &master->journal;
     pthread_mutex_lock(&journal->lock);

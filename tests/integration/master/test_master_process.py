@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from mooncake_store.errors import Status
+from mooncake_store.protocol import frames
+from mooncake_store.protocol.methods import Method
 from mooncake_store.runtime import DEFAULT_PORT
 
 
@@ -105,6 +108,42 @@ def test_each_leadership_has_a_higher_epoch_and_the_same_secret(bench: Any, tmp_
     assert len({(hello.secret, hello.cluster) for hello in hellos}) == 1
     state = tmp_path / "c" / "state"
     assert state.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_removed_while_its_holder_was_silent_stays_removed_after_a_restart(
+    bench: Any, tmp_path: Path, until: Any
+) -> None:
+    coordinator = f"local:{tmp_path}/c"
+    master = bench.master(coordinator=coordinator)
+    client = bench.client(master)
+    server = bench.ready_server(master, client)
+    removed, kept = client.put(b"removed"), client.put(b"kept")
+    server.holds_frees.set()
+    assert client.value(Method.REMOVE, client.remove_body(b"removed")).statuses == (Status.OK,)
+    assert (tmp_path / "c" / "tombstones").stat().st_size == 28
+    master.process.kill()
+    master.process.wait()
+    bench.masters.remove(master)
+
+    master = bench.master(coordinator=coordinator)
+    client = bench.client(master)
+    inventory = tuple(
+        frames.InventoryItem(
+            hash=client.hash(key),
+            version=grant.version,
+            page=grant.replicas[0].extents[0].page,
+            page_count=1,
+            size=4096,
+            key=key,
+        )
+        for key, grant in ((b"removed", removed), (b"kept", kept))
+    )
+    server = bench.ready_server(master, client, inventory=inventory)
+    assert client.exists(b"removed", b"kept") == [False, True]
+    free = frames.Free.decode(server.wait_frame(Method.FREE).body)
+    assert [item.version for item in free.items] == [removed.version]
+    assert client.put(b"removed").version > removed.version
+    assert client.exists(b"removed") == [True]
 
 
 def test_a_port_is_a_cluster_of_its_own(bench: Any) -> None:
