@@ -18,7 +18,10 @@ def main() -> None:
     parser.add_argument("--tcp", action="store_true", help="never shared memory or Unix sockets")
     arguments = parser.parse_args()
     client = Client(
-        arguments.master, use_local_paths=not arguments.tcp, replicas=arguments.replicas
+        arguments.master,
+        use_local_paths=not arguments.tcp,
+        replicas=arguments.replicas,
+        location_count_max=1 << 17,  # 65,536 objects rotate: the default just does not hold them
     )
     serve(SdkStore(client, private_memory(arguments.buffer)))
 

@@ -27,6 +27,7 @@ class Case:
     bar: Bar | None = None
     is_placed: bool = True
     note: str = ""
+    prepare: Callable[[], object] | None = None  # untimed, before each placement is measured
 
 
 def run_cases(
@@ -42,6 +43,8 @@ def run_cases(
     for case in cases:
         places = [apart] if case.is_placed and apart.is_pinned else []
         for index, where in enumerate([*places, LEFT_ALONE]):
+            if case.prepare is not None:
+                case.prepare()
             with placed(where, server_pids):
                 compared = interleave(
                     case.raw or _nothing,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cases import (
@@ -24,6 +27,7 @@ from mooncake_store.cli.bench.operations import pool_key
 from mooncake_store.cli.bench.raw import KIB, MIB, Memory, RawPeer
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Measure, Row, Spread
+from mooncake_store.cli.processes import Child
 
 PAGE = 4 * KIB
 SAMPLE_KEYS = 65536
@@ -246,6 +250,52 @@ def idle_rows(*, seconds: float) -> list[Row]:
     return rows
 
 
+def _seconds_of_up(folder: Path, segments: str) -> float:
+    """Start `up` as a user does, and return after how long it serves."""
+    config = folder / "up.toml"
+    quiet = 'log_level = "error"\n'
+    config.write_text(
+        f"[master]\n{quiet}[server]\n{quiet}"
+        f'name = "bench-up-{os.getpid()}"\nsegment_dir = "{segments}"\n'
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    names = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
+    environment = {**os.environ, **{name: str(folder) for name in names}}
+    begun = now()
+    up = Child(
+        ["up", "--port", str(port), "--size", "256MiB", "--config", str(config)],
+        environment=environment,
+    )
+    try:
+        up.wait_ready(60)
+        return now() - begun
+    finally:
+        up.end()
+
+
+def startup_rows(rounds: int) -> list[Row]:
+    """Measure how long the command's first answer and a complete store take to come."""
+
+    def version() -> float:
+        begun = now()
+        command = [sys.executable, "-m", "mooncake_store.cli.main", "--version"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        return now() - begun
+
+    with (
+        tempfile.TemporaryDirectory(prefix="mooncake-store-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="mooncake-store-bench-", dir="/dev/shm") as segments,
+    ):
+        ups = [_seconds_of_up(Path(folder), segments) for _ in range(rounds)]
+    versions = [version() * 1e3 for _ in range(rounds)]
+    return [
+        Row("up, from the command to serving", "s", Spread.of(ups), bar=value_at_most(1.0)),
+        Row("mooncake-store --version", "ms", Spread.of(versions), bar=value_at_most(100)),
+    ]
+
+
 CLIENT_PROGRAM = """
 import json, os, sys
 from mooncake_store import Client
@@ -350,6 +400,7 @@ def run(
     finally:
         memory.close()
     rows += client_rows()
+    rows += startup_rows(min(rounds, 5))
     rows += idle_rows(seconds=2 if is_quick else 10)
     rows += master_memory_rows(keys // 20 if is_quick else keys, watch)
     rows += core_memory_rows(core_keys // 100 if is_quick else core_keys)

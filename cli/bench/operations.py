@@ -115,6 +115,15 @@ class Operations:
         self.next.pop(name, None)
         return {}
 
+    def warm(self, name: str, size: int, batch: int = 128) -> dict[str, Any]:
+        """Read each object of a pool once, so that a client that caches locations has them all."""
+        slots, keys, bad = self._slots(size), self.objects[name], 0
+        for first in range(0, len(keys), batch):
+            numbers = range(first, min(first + batch, len(keys)))
+            targets = [self.store.target(slots[n % len(slots)], size) for n in numbers]
+            bad += not self.store.get_many([keys[n] for n in numbers], targets)
+        return {"bad": bad}
+
     # ---- measured operations ---------------------------------------------------------------------
     def get(self, name: str, size: int, calls: int, is_fresh: bool = False) -> dict[str, Any]:
         """Read single objects; `median_us` of a call and `GBps` of all."""

@@ -110,6 +110,15 @@ def test_object_that_is_gone_is_bad(store, by):
     assert by.get_in_threads("pool", 2 * PAGE, 2, 0.01)["bad"] > 0
 
 
+def test_warming_reads_every_object_once(store, by, monkeypatch):
+    read = []
+    monkeypatch.setattr(store, "get_many", lambda keys, targets: read.extend(keys) or True)
+
+    assert by.warm("pool", 2 * PAGE, batch=7) == {"bad": 0}
+
+    assert read == by.objects["pool"]
+
+
 def test_fresh_objects_are_given_once(by):
     by.get("pool", 2 * PAGE, 30, is_fresh=True)
 
