@@ -15,7 +15,7 @@ OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help tools setup native demo test check c-test py-test format protos metrics-page bench-peer clean
+.PHONY: help tools setup native demo test check c-test hunt py-test format protos metrics-page bench-peer clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -25,6 +25,7 @@ help: tools
 	@echo "make setup       build only: .venv with the package, the command and the tools"
 	@echo "make check       lint, types, import rules, C format"
 	@echo "make c-test      the C tests: plain, under ASan+UBSan, under TSan"
+	@echo "make hunt        look for a stale read in a million (READS=...), twice"
 	@echo "make py-test     the Python tests"
 	@echo "make format      lay out Python and C"
 	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
@@ -86,6 +87,13 @@ format: setup
 
 c-test: setup
 	$(BIN)/python tests/c/run.py
+
+# Certain reads: a million randomised reads of each hunt (about a minute each); SEED repeats a run.
+READS ?= 1000000
+hunt: setup
+	$(BIN)/python tests/c/run.py --variant plain stale_read_hunt_test store_hunt_test
+	build/c-test/plain/stale_read_hunt_test $(READS) $(SEED)
+	build/c-test/plain/store_hunt_test $(READS) $(SEED)
 
 protos: setup
 	$(BIN)/python native/generate_protos.py

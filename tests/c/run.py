@@ -7,6 +7,8 @@ comments at its top:
     // variants: plain address                  (default: plain address thread)
     // timeout: 120                             (seconds; default 60)
     // flags: -Wl,--wrap=malloc                 (further compiler and linker flags)
+    // flags of store/src: -DST_TEST_STEPS      (only for that folder's sources and the test: objects
+                                                of the other folders are shared with other tests)
 
     tests/c/run.py [--variant NAME] [--jobs N] [NAME ...]
 """
@@ -48,6 +50,7 @@ class Test:
     variants: tuple[str, ...]
     timeout_s: float
     flags: tuple[str, ...]
+    folder_flags: dict[str, tuple[str, ...]]
 
     @property
     def name(self) -> str:
@@ -69,7 +72,19 @@ class Test:
         if not set(variants) <= set(VARIANTS):
             raise SystemExit(f"{path.name}: variants are {' '.join(VARIANTS)}")
         timeout_s = float(asked.get("timeout", "60"))
-        return cls(path, tuple(sources), variants, timeout_s, tuple(asked.get("flags", "").split()))
+        flags = tuple(asked.get("flags", "").split())
+        folder_flags = {
+            folder: tuple(given.split())
+            for folder, given in re.findall(r"^// flags of (\S+):(.*)$", path.read_text(), re.M)
+        }
+        return cls(path, tuple(sources), variants, timeout_s, flags, folder_flags)
+
+    def flags_of(self, source: Path) -> tuple[str, ...]:
+        """Return the flags with which a file of this test is compiled."""
+        folder = str(source.parent.relative_to(ROOT))
+        if source == self.path:
+            return self.flags + tuple(flag for some in self.folder_flags.values() for flag in some)
+        return self.flags + self.folder_flags.get(folder, ())
 
 
 class Builder:
@@ -81,7 +96,9 @@ class Builder:
 
     def program(self, test: Test, variant: str) -> Path:
         """Return the program of a test, made from its objects."""
-        objects = [self._object(path, variant, test.flags) for path in (test.path, *test.sources)]
+        objects = [
+            self._object(path, variant, test.flags_of(path)) for path in (test.path, *test.sources)
+        ]
         program = BUILD_DIR / variant / test.name
         if _is_older(program, objects):
             sanitize = build_ffi.sanitizer_flags(None if variant == "plain" else variant)

@@ -1,5 +1,5 @@
 // sources: store/src/inventory.c store/src/file.c mooncake_store/protocol/src/*.c
-// flags: -DST_TEST_STEPS
+// flags of store/src: -DST_TEST_STEPS
 // timeout: 120
 /* The inventory of a segment: what a restart finds after a kill at any step, a torn tail, a compaction.
  *

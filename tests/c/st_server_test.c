@@ -1,5 +1,5 @@
 // sources: store/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
-// flags: -DST_TEST_STEPS
+// flags of store/src: -DST_TEST_STEPS
 // timeout: 180
 /* The store server over its frames: puts, reads, frees, fences, views, copies, adoption. */
 #include <errno.h>
@@ -111,6 +111,58 @@ static void test_put_and_read(bool is_unix) {
     CHECK(client_put(&reader, &first) != MS_OK);
     client_close(&writer);
     client_close(&reader);
+    stop(&master, &node);
+}
+
+/* Of a batch the items that are gone send no bytes: the others' bytes and all words must find their places,
+ * also where the words are more bytes than the items. */
+static void test_batches_with_misses(void) {
+    enum { COUNT = 9 };
+    master master;
+    node node;
+    client client;
+    start(&master, &node);
+    client_open(&client, &node, false, SESSION, EPOCH, MS_RIGHT_WRITE);
+    uint8_t bytes[64], got[COUNT][64];
+    for (uint32_t at = 0; at < COUNT; at++) {
+        fill(bytes, sizeof bytes, at);
+        put put = {.page = at,
+                   .page_count = 1,
+                   .version = version_of(1 + at),
+                   .bytes = bytes,
+                   .length = 64};
+        CHECK_STATUS(client_put(&client, &put), MS_OK);
+    }
+    for (uint32_t gone = 0; gone < 1u << COUNT; gone++) {
+        for (uint64_t length = 0; length <= 64; length = length == 0 ? 1 : length * 4) {
+            ms_read_item items[COUNT];
+            ms_read_result results[COUNT];
+            void *targets[COUNT];
+            memset(got, 0xee, sizeof got);
+            for (uint32_t at = 0; at < COUNT; at++) {
+                uint64_t version = version_of((gone >> at & 1) != 0 ? 500 : 1 + at);
+                items[at] = (ms_read_item){.flags = 1,
+                                           .offset = (uint64_t)at * MS_PAGE_SIZE,
+                                           .length = length,
+                                           .word = ms_word(version, 1),
+                                           .guard_page = at};
+                targets[at] = got[at];
+            }
+            CHECK_STATUS(te_read(client.channel, items, targets, COUNT, results, in_seconds(10)),
+                         MS_OK);
+            for (uint32_t at = 0; at < COUNT; at++) {
+                bool is_gone = (gone >> at & 1) != 0;
+                fill(bytes, sizeof bytes, at);
+                CHECK_STATUS(results[at].status, is_gone ? MS_GONE : MS_OK);
+                CHECK(is_gone || results[at].word == items[at].word);
+                CHECK(is_gone || memcmp(bytes, got[at], length) == 0);
+                CHECK(got[at][length == 64 ? 63 : length] ==
+                          (length == 64 && !is_gone ? bytes[63] : 0xee) ||
+                      (is_gone && length == 64));
+            }
+        }
+    }
+    client_close(&client);
     stop(&master, &node);
 }
 
@@ -877,6 +929,7 @@ static void test_the_pool_grows_in_the_background(void) {
 int main(void) {
     RUN(test_put_and_read(false));
     RUN(test_put_and_read(true));
+    RUN(test_batches_with_misses());
     RUN(test_hello_is_checked());
     RUN(test_free_and_reuse());
     RUN(test_checksums());

@@ -1,5 +1,5 @@
 // sources: store/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
-// flags: -DST_TEST_STEPS
+// flags of store/src: -DST_TEST_STEPS
 // timeout: 900
 /* The stale-read hunt, a short run.  The long one: make hunt, or this program with a number of reads. */
 #include "../stress/stale_read_hunt.c"

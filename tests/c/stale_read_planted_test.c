@@ -1,5 +1,5 @@
 // sources: store/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
-// flags: -DST_TEST_STEPS
+// flags of store/src: -DST_TEST_STEPS
 // variants: plain
 // timeout: 150
 /* The stale-read hunt can find something: with a rule left out it does, within a minute each. */

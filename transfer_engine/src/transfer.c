@@ -220,8 +220,14 @@ static ms_status receive_short(te_connection *connection, const struct iovec *bl
         cut[rest_count].iov_len = blocks[i].iov_len < left ? blocks[i].iov_len : (size_t)left;
         left -= cut[rest_count++].iov_len;
     }
-    if (there > payload) { /* some of the trailer lies where payload was expected */
-        te_iov_read(blocks, count, (size_t)payload, results, there - (size_t)payload);
+    if (there > payload) {
+        /* Some of the trailer lies where payload was expected, and what came after that at the beginning of
+         * the trailer's own place: small items whose trailer is larger than they are. */
+        size_t expected = te_iov_bytes(blocks, count);
+        size_t behind = there > expected ? there - expected : 0;
+        size_t before = there - (size_t)payload - behind;
+        memmove((uint8_t *)results + before, results, behind);
+        te_iov_read(blocks, count, (size_t)payload, results, before);
     }
     cut[rest_count++] = (struct iovec){.iov_base = results, .iov_len = trailer};
     te_iov_advance(&rest, &rest_count, there);
