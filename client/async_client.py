@@ -70,6 +70,8 @@ class AsyncClient:
             self._core = ClientCore(replace(config or ClientConfig(), **settings))
         except TypeError as error:
             raise RequestError(f"no such setting: {error}", cause=error) from error
+        if self._core.config.worker_threads < 1:
+            raise RequestError("asyncio's calls are carried out by worker threads: at least 1")
         self._master = master
         self._handle = 0
         self._async: Any = None

@@ -22,8 +22,15 @@ class ClientConfig:
     name: str = setting("", "shown to operators; empty: the program's name and pid")
     location_count_max: int = setting(65536, "cached locations; about 150 bytes each")
     connections_max: int = setting(8, "connections to each peer")
-    worker_threads: int = setting(2, "second halves of copies, further connections, async calls")
-    staging_size_bytes: int = setting(1 * MIB, "shared memory of one put on the same host")
+    worker_threads: int = setting(
+        2,
+        "second halves of copies, further connections, async calls; 0: none, the caller does all",
+        minimum=0,
+        maximum=64,
+    )
+    staging_size_bytes: int = setting(
+        4 * MIB, "shared memory of one put on the same host", minimum=65536
+    )
     stream_copy_size_bytes: int = setting(
         0, "non-temporal stores from this size; 0: 256 KiB; lower where a device reads the memory"
     )

@@ -26,7 +26,7 @@ typedef struct cl_config {
     uint32_t connections_max;    /* to each peer; default 8 */
     uint32_t worker_threads;     /* default 2 */
     uint32_t stream_copy_bytes;  /* 0 = the engine's default */
-    uint32_t staging_bytes; /* shared staging memory of a put on the same host; default 1 MiB */
+    uint32_t staging_bytes; /* shared staging memory of a put on the same host; default 4 MiB */
     uint32_t allow_local;   /* 0: never shared memory or Unix sockets (to measure TCP) */
     uint32_t allow_relay;   /* 0: put_end is always sent by the client itself */
 } cl_config;

@@ -109,7 +109,7 @@ void cl_config_default(cl_config *config) {
                           .location_count_max = 65536,
                           .connections_max = 8,
                           .worker_threads = 2,
-                          .staging_bytes = 1u << 20,
+                          .staging_bytes = 4u << 20,
                           .allow_local = 1,
                           .allow_relay = 1};
 }
@@ -202,6 +202,8 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     te_engine_config_default(&engine_config);
     engine_config.io_threads = 0;
     engine_config.worker_threads = config->worker_threads;
+    if (config->worker_threads == 0)
+        engine_config.helper_copy_bytes = 0;
     if (config->stream_copy_bytes != 0)
         engine_config.stream_copy_bytes = config->stream_copy_bytes;
 

@@ -13,7 +13,13 @@ import pytest_asyncio
 
 from mooncake_store import AsyncClient
 from mooncake_store.cli.bench.cluster import Cluster
-from mooncake_store.errors import BufferTooSmallError, ClosedError, InvalidKeyError, StoreError
+from mooncake_store.errors import (
+    BufferTooSmallError,
+    ClosedError,
+    InvalidKeyError,
+    RequestError,
+    StoreError,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -127,6 +133,11 @@ async def test_tensors(store: AsyncClient, prefix: str) -> None:
     target = numpy.empty_like(array)
     assert await store.get_tensor_into(prefix, target) is True
     assert (target == array).all()
+
+
+async def test_no_worker_threads_are_refused() -> None:
+    with pytest.raises(RequestError, match="worker threads"):
+        AsyncClient(worker_threads=0)
 
 
 async def test_closed_client_says_so(shared_cluster: Cluster) -> None:
