@@ -29,7 +29,10 @@ ma_number_state ma_dedupe_find(ma_dedupe *dedupe, uint64_t number, uint16_t meth
 }
 
 static void release(ma_dedupe *dedupe, ma_kept *kept) {
-    dedupe->bytes -= kept->answer != NULL ? kept->answer_length : 0;
+    if (kept->answer == NULL)
+        return;
+    dedupe->bytes -= kept->answer_length;
+    *dedupe->bytes_total -= kept->answer_length;
     free(kept->answer);
 }
 
@@ -50,7 +53,8 @@ void ma_dedupe_forget(ma_dedupe *dedupe, uint64_t done) {
 }
 
 ms_status ma_dedupe_reserve(ma_dedupe *dedupe, uint32_t kept_max) {
-    if (dedupe->count >= kept_max || dedupe->bytes > MA_ANSWER_BYTES_KEPT_MAX)
+    if (dedupe->count >= kept_max || dedupe->bytes > MA_ANSWER_BYTES_KEPT_MAX ||
+        *dedupe->bytes_total > MA_ANSWER_BYTES_TOTAL_MAX)
         return MS_LIMIT;
     if (dedupe->count < dedupe->capacity)
         return MS_OK;
@@ -82,6 +86,7 @@ ms_status ma_dedupe_answer(ma_dedupe *dedupe, uint64_t number, uint16_t method, 
                 return MS_NO_MEMORY;
             kept->answer = target;
             dedupe->bytes += length;
+            *dedupe->bytes_total += length;
         }
         memcpy(target, answer, length);
         kept->answer_length = (uint32_t)length;
@@ -93,9 +98,9 @@ ms_status ma_dedupe_answer(ma_dedupe *dedupe, uint64_t number, uint16_t method, 
 
 void ma_dedupe_close(ma_dedupe *dedupe) {
     for (uint32_t i = 0; i < dedupe->count; i++)
-        free(dedupe->kept[i].answer);
+        release(dedupe, &dedupe->kept[i]);
     free(dedupe->kept);
-    *dedupe = (ma_dedupe){0};
+    *dedupe = (ma_dedupe){.bytes_total = dedupe->bytes_total};
 }
 
 bool ma_number_begin(ma_call *call, const ms_batch *head) {

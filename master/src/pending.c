@@ -56,7 +56,8 @@ static bool grow(ma_master *master) {
 }
 
 ma_batch *ma_batch_begin(ma_master *master, ma_form form, uint16_t method, uint32_t count) {
-    if (master->batch_free_count == 0 && !grow(master))
+    if (master->items_parked > MA_ITEMS_PARKED_MAX ||
+        (master->batch_free_count == 0 && !grow(master)))
         return NULL;
     uint32_t slot = master->batch_free[master->batch_free_count - 1];
     ma_batch *batch = master->batches[slot];
@@ -91,6 +92,7 @@ static void end(ma_master *master, ma_batch *batch) {
         *(batch->previous != NULL ? &batch->previous->next : &master->parked_first) = batch->next;
         *(batch->next != NULL ? &batch->next->previous : &master->parked_last) = batch->previous;
         master->counts.batches_parked--;
+        master->items_parked -= batch->count;
     }
     if (batch->items_capacity > ITEMS_KEPT_MAX) {
         free(batch->items);
@@ -250,6 +252,7 @@ static void park(ma_master *master, ma_batch *batch) {
     *(batch->previous != NULL ? &batch->previous->next : &master->parked_first) = batch;
     master->parked_last = batch;
     master->counts.batches_parked++;
+    master->items_parked += batch->count;
 }
 
 void ma_batch_settle(ma_call *call, ma_batch *batch) {

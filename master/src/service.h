@@ -37,7 +37,9 @@
 #define MA_BATCHES_MAX (1u << 18) /* parked at a time */
 #define MA_LIST_LIMIT_MAX 10000u
 #define MA_SERVER_COUNTERS_MAX 64u
-#define MA_ANSWER_BYTES_KEPT_MAX (32u << 20) /* answers kept for repeats, a session */
+#define MA_ITEMS_PARKED_MAX (4u << 20)         /* of all of them together */
+#define MA_ANSWER_BYTES_KEPT_MAX (32u << 20)   /* answers kept for repeats, a session */
+#define MA_ANSWER_BYTES_TOTAL_MAX (256u << 20) /* of all sessions together */
 
 typedef struct ma_connection ma_connection;
 typedef struct ma_session ma_session;
@@ -73,6 +75,7 @@ typedef struct ma_dedupe {
     uint64_t done;    /* all numbers up to this were answered and are forgotten */
     uint64_t highest; /* above this no number was seen */
     uint64_t bytes;
+    uint64_t *bytes_total; /* of all sessions */
 } ma_dedupe;
 
 /* ---- sessions --------------------------------------------------------------------------------- */
@@ -221,6 +224,8 @@ struct ma_master {
     uint32_t batch_capacity, batch_free_count;
     uint32_t *batch_free; /* slots */
     ma_batch *parked_first, *parked_last;
+    uint64_t items_parked;
+    uint64_t answer_bytes_kept; /* of all sessions */
 
     ma_message *outbox_first, **outbox_last;
     te_peer doomed[16]; /* to be closed once the lock is free, see ma_doom */
@@ -287,7 +292,7 @@ static inline bool ma_is_refused_for_space(ms_status status) {
 void ma_describe_space(ma_master *master, char *sentence, size_t size);
 
 /* ---- pending.c ---------------------------------------------------------------------------------- */
-/* A batch of `count` items, none done; NULL: no memory, or too many are parked. */
+/* A batch of `count` items, none done; NULL: no memory, or too much is parked already. */
 ma_batch *ma_batch_begin(ma_master *master, ma_form form, uint16_t method, uint32_t count);
 static inline uint64_t ma_batch_waiter(const ma_batch *batch, uint32_t index) {
     return batch->name | index;
@@ -326,8 +331,8 @@ ms_status ma_dedupe_reserve(ma_dedupe *dedupe, uint32_t kept_max);
 /* After ma_dedupe_reserve. */
 void ma_dedupe_park(ma_dedupe *dedupe, uint64_t number, uint16_t method, uint64_t parked);
 /* NO_MEMORY: a repeat will be refused instead of executed again. */
-ms_status ma_dedupe_answer(ma_dedupe *dedupe, uint64_t number, uint16_t method,
-                           const void *answer, size_t length);
+ms_status ma_dedupe_answer(ma_dedupe *dedupe, uint64_t number, uint16_t method, const void *answer,
+                           size_t length);
 static inline const uint8_t *ma_kept_answer(const ma_kept *kept) {
     return kept->answer != NULL ? kept->answer : kept->small;
 }

@@ -83,6 +83,7 @@ ms_status ma_session_begin(ma_master *master, ma_connection *connection, const m
     session->tenant_length = (uint8_t)hello->tenant.length;
     memcpy(session->tenant_name, hello->tenant.data, hello->tenant.length);
     session->kept_ms = master->now.now_ms;
+    session->dedupe.bytes_total = &master->answer_bytes_kept;
     ma_session **bucket = bucket_of(master, session->id);
     session->next = *bucket;
     *bucket = session;

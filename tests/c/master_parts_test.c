@@ -22,6 +22,8 @@ ms_status ma_batch_join(ma_master *master, uint64_t name, te_peer peer, const ms
 
 /* ---- answers kept for repeats ------------------------------------------------------------------ */
 
+static uint64_t bytes_total;
+
 static ma_number_state state_of(ma_dedupe *dedupe, uint64_t number, const ma_kept **kept) {
     return ma_dedupe_find(dedupe, number, MS_PUT_END, kept);
 }
@@ -33,7 +35,7 @@ static void keep(ma_dedupe *dedupe, uint64_t number, const void *answer, size_t 
 }
 
 static void an_answer_is_kept_until_it_is_given_up(void) {
-    ma_dedupe dedupe = {0};
+    ma_dedupe dedupe = {.bytes_total = &bytes_total};
     const ma_kept *kept = NULL;
     uint8_t long_answer[1000];
     fill_pattern(long_answer, sizeof long_answer, 0, 1);
@@ -45,7 +47,7 @@ static void an_answer_is_kept_until_it_is_given_up(void) {
     CHECK(memcmp(ma_kept_answer(kept), "short", 5) == 0);
     CHECK(state_of(&dedupe, 3, &kept) == MA_NUMBER_ANSWERED);
     CHECK(memcmp(ma_kept_answer(kept), long_answer, sizeof long_answer) == 0);
-    CHECK(dedupe.bytes == sizeof long_answer);
+    CHECK(dedupe.bytes == sizeof long_answer && bytes_total == dedupe.bytes);
     CHECK(ma_dedupe_find(&dedupe, 3, MS_REMOVE, &kept) == MA_NUMBER_OTHER);
     CHECK(state_of(&dedupe, 4, &kept) == MA_NUMBER_NEW);
 
@@ -63,7 +65,7 @@ static void an_answer_is_kept_until_it_is_given_up(void) {
 }
 
 static void a_request_under_way_is_found_by_its_batch(void) {
-    ma_dedupe dedupe = {0};
+    ma_dedupe dedupe = {.bytes_total = &bytes_total};
     const ma_kept *kept = NULL;
     CHECK_STATUS(ma_dedupe_reserve(&dedupe, 10), MS_OK);
     ma_dedupe_park(&dedupe, 7, MS_PUT_END, 1234);
@@ -77,7 +79,7 @@ static void a_request_under_way_is_found_by_its_batch(void) {
 }
 
 static void what_is_kept_is_bounded(void) {
-    ma_dedupe dedupe = {0};
+    ma_dedupe dedupe = {.bytes_total = &bytes_total};
     for (uint64_t number = 1; number <= 100; number++) {
         CHECK_STATUS(ma_dedupe_reserve(&dedupe, 100), MS_OK);
         ma_dedupe_park(&dedupe, number, MS_PUT_END, 1);
@@ -93,7 +95,13 @@ static void what_is_kept_is_bounded(void) {
     CHECK_STATUS(ma_dedupe_reserve(&dedupe, 100), MS_LIMIT);
     ma_dedupe_forget(&dedupe, 1);
     CHECK_STATUS(ma_dedupe_reserve(&dedupe, 100), MS_OK);
+    bytes_total = MA_ANSWER_BYTES_TOTAL_MAX + 1ull; /* other sessions keep so much */
+    CHECK_STATUS(ma_dedupe_reserve(&dedupe, 100), MS_LIMIT);
+    bytes_total = 0;
+    keep(&dedupe, 2, huge, 100);
+    CHECK(bytes_total == 100);
     ma_dedupe_close(&dedupe);
+    CHECK(bytes_total == 0);
     free(huge);
 }
 
@@ -151,7 +159,7 @@ static void an_expression_that_costs_too_much_is_refused(void) {
     ma_matcher_close(matcher);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     RUN(an_answer_is_kept_until_it_is_given_up);
     RUN(a_request_under_way_is_found_by_its_batch);
     RUN(what_is_kept_is_bounded);

@@ -399,7 +399,7 @@ static void a_wrong_configuration_is_refused(void) {
     ma_master_close(NULL);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     RUN(a_wrong_configuration_is_refused);
     RUN(several_clients_put_and_remove_while_somebody_reads);
     RUN(a_master_closes_with_everything_open);

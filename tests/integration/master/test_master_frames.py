@@ -569,6 +569,20 @@ def test_a_silent_session_ends_and_its_puts_are_taken_back_with_a_fence(bench: A
     master.wait_log("session_ended")
 
 
+def test_a_put_past_its_deadline_is_taken_back_with_its_session(
+    bench: Any, master: Any, client: Any, server: Any
+) -> None:
+    frozen = bench.client(master)
+    (grant,) = frozen.put_start(frozen.put_item(b"key", deadline_ms=300))
+    assert grant.lifetime_ms <= 300
+    free = frames.Free.decode(server.wait_frame(Method.FREE).body)
+    assert [(item.version, item.session) for item in free.items] == [
+        (grant.version, frozen.hello.session)
+    ]
+    assert Status(frozen.ask(Method.KEEPALIVE).status) == Status.SESSION_LOST
+    assert client.exists(b"key") == [False]
+
+
 def test_a_session_outlives_its_connections_until_its_timeout(
     bench: Any, master: Any, client: Any, server: Any
 ) -> None:
