@@ -126,18 +126,33 @@ class _Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _Terminated
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end a command once; while it then cleans up, more of them do nothing.
 
+    What a command waits for at its end has deadlines, so nobody has to be more insistent.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread gets signals
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    # A shell that starts something in the background wants it to ignore SIGINT.
+    numbers = [
+        number for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # fmt: skip
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
+
+    for number in numbers:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -157,7 +172,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     )
     try:
-        with _terminable():
+        with _interruptible():
             with cli.make_context("mooncake-store", arguments, obj=invocation) as context:
                 result = cli.invoke(context)
             sys.stdout.flush()

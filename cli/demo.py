@@ -8,6 +8,7 @@ computed.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -22,9 +23,10 @@ import click
 
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import SIZE, output_options
-from mooncake_store.cli.output import Output
+from mooncake_store.cli.output import Output, approximate_size
+from mooncake_store.cli.processes import end_with_parent
 from mooncake_store.config import KIB, MIB, format_size
-from mooncake_store.errors import CapacityError, InternalError
+from mooncake_store.errors import InternalError, LimitError
 
 PATHS = ("local host", "TCP")
 POOL_BYTES = 256 * MIB
@@ -38,6 +40,7 @@ class _Worker:
     process: subprocess.Popen[str]
     requests: int = 0
     report: dict[str, Any] = field(default_factory=dict)
+    failed: str = ""
 
     def follow(self) -> None:
         """Read its JSON lines until it ends: progress, then the report."""
@@ -45,8 +48,8 @@ class _Worker:
         for line in self.process.stdout:
             told = json.loads(line)
             self.requests = told.get("requests", self.requests)
-            if "report" in told:
-                self.report = told["report"]
+            self.report = told.get("report", self.report)
+            self.failed = told.get("failed", self.failed)
 
 
 def _start(master: str, number: int, requests: int, block_bytes: int) -> _Worker:
@@ -54,6 +57,7 @@ def _start(master: str, number: int, requests: int, block_bytes: int) -> _Worker
     process = subprocess.Popen(
         [sys.executable, "-m", "mooncake_store.cli.demo_worker", *arguments],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        preexec_fn=functools.partial(end_with_parent, os.getpid()), start_new_session=True,
     )  # fmt: skip
     return _Worker(PATHS[number], process)
 
@@ -114,19 +118,37 @@ def _text(document: dict[str, Any]) -> str:
         f"{document['requests']} requests of a real trace, {document['blocks']} blocks of "
         f"{format_size(document['block_bytes'])}, in {document['elapsed_seconds']:.1f} s",
         f"hit ratio {document['hit_ratio']:.1%}; "
-        f"{format_size(document['bytes_checked'])} read back, every byte right",
+        f"{approximate_size(document['bytes_checked'])} read back, every byte right",
         "",
         f"{'':12}{'read':>12}{'store':>12}{'read a block':>24}{'store a block':>24}",
     ]
     for path, report in document["paths"].items():
         cells = [
-            f"{report['read_bytes_per_s'] / 1e9:.2f} GB/s",
-            f"{report['store_bytes_per_s'] / 1e9:.2f} GB/s",
-            f"{report['read_p50_s'] * 1e6:.0f} us, p99 {report['read_p99_s'] * 1e6:.0f}",
-            f"{report['store_p50_s'] * 1e6:.0f} us, p99 {report['store_p99_s'] * 1e6:.0f}",
+            f"{report['read_bytes_per_second'] / 1e9:.2f} GB/s",
+            f"{report['store_bytes_per_second'] / 1e9:.2f} GB/s",
+            *(
+                f"{report[f'{call}_p50_seconds'] * 1e6:.0f} us, "
+                f"p99 {report[f'{call}_p99_seconds'] * 1e6:.0f}"
+                for call in ("read", "store")
+            ),
         ]
         lines.append(f"{path:12}{cells[0]:>12}{cells[1]:>12}{cells[2]:>24}{cells[3]:>24}")
     return "\n".join(lines)
+
+
+def _pool_bytes(block_bytes: int) -> int:
+    """The memory of each of the two servers: what there is, at most a quarter of it each."""
+    free = shutil.disk_usage("/dev/shm").free
+    pool_bytes = min(POOL_BYTES, free // 4 // MIB * MIB)
+    if block_bytes < 4 * KIB:
+        raise click.UsageError("--block-bytes is at least 4KiB")
+    if pool_bytes < 16 * block_bytes:
+        raise LimitError(
+            f"/dev/shm has {approximate_size(free)} free: too little for two pools that hold 16 "
+            f"blocks of {format_size(block_bytes)} each",
+            code="MS-1402", hint="make room there (docker: --shm-size=1g), or take smaller blocks",
+        )  # fmt: skip
+    return pool_bytes
 
 
 @click.command("demo")
@@ -144,14 +166,7 @@ def command(output: Output, requests: int, block_bytes: int) -> int:
     """
     from mooncake_store.cli.bench.cluster import Cluster
 
-    free = shutil.disk_usage("/dev/shm").free
-    pool_bytes = min(POOL_BYTES, free // 4 // MIB * MIB)
-    if pool_bytes < 16 * MIB or not 4096 <= block_bytes <= pool_bytes // 4:
-        raise CapacityError(
-            f"/dev/shm has {format_size(free)} free: two pools of {format_size(pool_bytes)} do not "
-            f"hold a sensible number of blocks of {format_size(block_bytes)}",
-            hint="free memory there, or choose --block-bytes between 4KiB and a quarter of a pool",
-        )
+    pool_bytes = _pool_bytes(block_bytes)
     output.note("starting a master and two store servers")
     with Cluster(pool_size_bytes=pool_bytes, servers=2) as cluster:
         output.note(f"replaying {requests} requests from two client processes")
@@ -167,11 +182,11 @@ def command(output: Output, requests: int, block_bytes: int) -> int:
                     worker.process.terminate()
         elapsed_s = time.perf_counter() - started
         for worker in workers:
-            if worker.process.wait(10) != 0 or not worker.report:
-                raise InternalError(
-                    f"the client over {worker.path} ended with status {worker.process.returncode}"
-                )
+            status = worker.process.wait(10)
+            if status != 0 or not worker.report:
+                why = worker.failed or f"ended with exit code {status}"
+                raise InternalError(f"the client over {worker.path}: {why}")
     document = _summary(workers, elapsed_s, block_bytes)
     output.result(document, _text(document))
-    output.note(f"pid {os.getpid()} leaves nothing behind; next: mooncake-store up")
+    output.note("nothing is left behind; next: mooncake-store up")
     return ExitCode.OK

@@ -16,10 +16,20 @@ from mooncake_store.master.config import MasterConfig
 
 
 @click.command("master")
-@click.option("--ready-file", metavar="FILE", help="written with the addresses once it serves")
+@click.option(
+    "--ready-file",
+    metavar="FILE",
+    type=click.Path(),
+    help="written with the addresses once it serves",
+)
+@click.option(
+    "--announce", is_flag=True, hidden=True, help="for parents: --json of the result only"
+)
 @output_options
 @settings_options(MasterConfig, "master")
-def command(output: Output, loaded: Loaded[MasterConfig], ready_file: str | None) -> int:
+def command(
+    output: Output, loaded: Loaded[MasterConfig], ready_file: str | None, announce: bool
+) -> int:
     """Run a master: the process that knows which objects exist and where.
 
     \b
@@ -29,7 +39,8 @@ def command(output: Output, loaded: Loaded[MasterConfig], ready_file: str | None
     from mooncake_store.master.process import run_master
 
     def ready(endpoints: Any) -> None:
-        output.result(asdict(endpoints), "")
+        if output.is_json or announce:
+            output.document(asdict(endpoints))
         output.note(f"serving at {endpoints.master}")
 
     run_master(loaded.values, ready_file=Path(ready_file) if ready_file else None, on_ready=ready)

@@ -129,14 +129,14 @@ class Output:
 
     def _tried(self, error: StoreError) -> str:
         is_remote = isinstance(error, ClusterError | TransferTimeoutError)
-        parts = [
+        facts = [
             f"key {printable(error.key)}" if error.key else "",
             f"master {printable(self.target)}" if is_remote and self.target else "",
             f"node {printable(error.node)}" if error.node and error.node != "master" else "",
-            f"stage {error.stage}" if error.stage else "",
+            f"stage {error.stage}" if error.stage and (error.node or is_remote) else "",
             f"after {error.elapsed_s:.3f} s" if error.elapsed_s is not None else "",
         ]
-        return ", ".join(part for part in parts if part)
+        return ", ".join(fact for fact in facts if fact)
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:

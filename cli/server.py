@@ -16,10 +16,20 @@ from mooncake_store.store.config import StoreServerConfig
 
 
 @click.command("server")
-@click.option("--ready-file", metavar="FILE", help="written with the addresses once it serves")
+@click.option(
+    "--ready-file",
+    metavar="FILE",
+    type=click.Path(),
+    help="written with the addresses once it serves",
+)
+@click.option(
+    "--announce", is_flag=True, hidden=True, help="for parents: --json of the result only"
+)
 @output_options
 @settings_options(StoreServerConfig, "server")
-def command(output: Output, loaded: Loaded[StoreServerConfig], ready_file: str | None) -> int:
+def command(
+    output: Output, loaded: Loaded[StoreServerConfig], ready_file: str | None, announce: bool
+) -> int:
     """Run a store server: the process that keeps objects in this node's memory.
 
     \b
@@ -29,7 +39,8 @@ def command(output: Output, loaded: Loaded[StoreServerConfig], ready_file: str |
     from mooncake_store.store.process import run_server
 
     def ready(endpoints: Any) -> None:
-        output.result(asdict(endpoints), "")
+        if output.is_json or announce:
+            output.document(asdict(endpoints))
         output.note(f"{endpoints.name} serves {loaded.values.master}")
 
     def open_objects(master: str) -> Any:
