@@ -6,7 +6,9 @@
  *   shm.c            asking side: te_attach, te_share
  *   copy_helper.c    te_copy
  *   memory.c         registered local memory, OPEN_SEGMENT
- *   batch.c          the paper's batch interface, NOTIFY
+ *   notify.c         NOTIFY
+ *   session.c, remote.c, move.c, staging.c   other engines' segments, and moving bytes to and from them
+ *   batch.c          the paper's batch interface
  */
 #ifndef TE_PARTS_H
 #define TE_PARTS_H
