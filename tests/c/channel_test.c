@@ -664,7 +664,8 @@ static void rails_share_the_load_and_fail_over(void) {
     kit_close_all(&b);
 }
 
-/* A rail that swallows what it is sent costs its part of the deadline, then the other one is used. */
+/* A rail that swallows what it is sent costs its part of the deadline, then the other one is
+ * used. */
 static void a_black_hole_is_left(void) {
     kit served;
     kit_open(&served, "127.0.0.1", false, 0, NULL);

@@ -1,7 +1,7 @@
 /* Every allocation and every system call of one whole life of two engines fails once.
  *
- * What may happen: a call fails with a status.  What may not: a crash, a leak (ASan), a wait beyond the deadline, a
- * success with wrong bytes, or an engine that does not close.
+ * What may happen: a call fails with a status.  What may not: a crash, a leak (ASan), a wait
+ * beyond the deadline, a success with wrong bytes, or an engine that does not close.
  */
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 // flags: -DMS_FAULTS
@@ -160,7 +160,8 @@ static void live(bool over_unix) {
 
 static void fail_each(te_fault_kind kind, bool over_unix) {
     long nth = 0, calls = 0, misses = 0;
-    /* How many calls there are differs a little from run to run: some rounds without a fault end it. */
+    /* How many calls there are differs a little from run to run: some rounds without a fault end
+     * it. */
     while (misses < 3) {
         te_fault_arm(kind, ++nth);
         live(over_unix);

@@ -1,4 +1,5 @@
-/* What the engine's tests share: checks, a service that echoes, a segment whose ops can be made to refuse. */
+/* What the engine's tests share: checks, a service that echoes, a segment whose ops can be made to
+ * refuse. */
 #ifndef ENGINE_KIT_H
 #define ENGINE_KIT_H
 
@@ -272,7 +273,8 @@ static inline bool kit_write_done(void *context, const te_request *request,
 /* What kit_open serves next instead of the kit's own service; the context is the kit. */
 static const te_service *kit_service;
 
-/* Serves 127.0.0.1 (or `host`) and, with a path, a Unix socket; segments 1 (plain) and 2 (ops) share memory. */
+/* Serves 127.0.0.1 (or `host`) and, with a path, a Unix socket; segments 1 (plain) and 2 (ops)
+ * share memory. */
 static inline void kit_open(kit *served, const char *host, bool with_unix, size_t length,
                             const te_engine_config *wanted) {
     te_engine_config config;

@@ -1,4 +1,5 @@
-/* The accepting side: HELLO, bad input, slow and dead peers, answers from anywhere, pushes, the fence. */
+/* The accepting side: HELLO, bad input, slow and dead peers, answers from anywhere, pushes, the
+ * fence. */
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 // timeout: 120
 #include <arpa/inet.h>
@@ -390,7 +391,8 @@ static void a_peer_that_takes_no_answers_is_held_up(void) {
     config.outbound_bytes_max = 4 * MIB;
     kit_open(&served, "127.0.0.1", false, 0, &config);
     int descriptor = raw_open(&served, 1);
-    /* 200 MiB of answers if it were served without end: it is no longer read from, and nothing is lost. */
+    /* 200 MiB of answers if it were served without end: it is no longer read from, and nothing is
+     * lost. */
     enum { FRAMES = 800, BODY = 256 << 10 };
     pid_t child = fork();
     CHECK(child >= 0);

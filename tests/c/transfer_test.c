@@ -227,7 +227,8 @@ static void writes_over_unix(void) {
     close_pair();
 }
 
-/* Refused items among good ones: their bytes are thrown away, the others arrive, and each status is told. */
+/* Refused items among good ones: their bytes are thrown away, the others arrive, and each status
+ * is told. */
 static void refused_writes_touch_nothing(void) {
     open_pair("127.0.0.1", false, 8 * MIB, 4);
     served.refuse_write = MS_FENCED;

@@ -1,14 +1,18 @@
-/* The transfer engine: moves byte ranges between registered memories, and carries frames.  Knows no keys.
+/* The transfer engine: moves byte ranges between registered memories, and carries frames.  Knows
+ * no keys.
  *
  * Three faces, one engine object:
- *   - accepting side: listeners, connections served by I/O threads (epoll), a `te_service` that answers
- *     frames, and segments whose memory peers READ and WRITE;
+ *   - accepting side: listeners, connections served by I/O threads (epoll), a `te_service` that
+ *     answers frames, and segments whose memory peers READ and WRITE;
  *   - asking side: a `te_channel` is a bounded pool of connections to one peer; a caller checks a
- *     connection out for a whole exchange, so nothing that arrives late can touch another's buffer;
- *   - the paper's batch interface (register_local_memory, submit_transfer, ...), on top of the two.
+ *     connection out for a whole exchange, so nothing that arrives late can touch another's
+ *     buffer;
+ *   - the paper's batch interface (register_local_memory, submit_transfer, ...), on top of the
+ *     two.
  *
- * All deadlines are absolute CLOCK_MONOTONIC nanoseconds (te_now_ns); TE_NO_DEADLINE is refused where a
- * peer is waited for.  Functions are thread-safe unless they say otherwise.  No function calls into Python.
+ * All deadlines are absolute CLOCK_MONOTONIC nanoseconds (te_now_ns); TE_NO_DEADLINE is refused
+ * where a peer is waited for.  Functions are thread-safe unless they say otherwise.  No function
+ * calls into Python.
  */
 #ifndef TE_H
 #define TE_H
@@ -48,17 +52,19 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **engine);
 /* Stops listeners, closes every connection, joins the threads.  Channels must have been closed. */
 void te_engine_close(te_engine *engine);
 int64_t te_now_ns(void);
-/* The oldest line of the log (closed connections and why) into `line` of 256 bytes; false: there is none.  The
- * log keeps the last 128 lines; what was lost in between is told in a line of its own. */
+/* The oldest line of the log (closed connections and why) into `line` of 256 bytes; false: there
+ * is none.  The log keeps the last 128 lines; what was lost in between is told in a line of its
+ * own. */
 bool te_engine_log_next(te_engine *engine, char *line);
 /* The epoch that goes into the headers of this engine's answers and pushes; 0 at first. */
 void te_engine_set_epoch(te_engine *engine, uint32_t epoch);
 
-/* Listen on a numeric IPv4 or IPv6 address; port 0 = any; the real one is stored.  `error` gets a sentence. */
+/* Listen on a numeric IPv4 or IPv6 address; port 0 = any; the real one is stored.  `error` gets a
+ * sentence. */
 ms_status te_listen_tcp(te_engine *engine, const char *address, uint16_t port, uint16_t *bound,
                         char *error);
-/* The socket file is 0600; peers of another uid are refused (SO_PEERCRED).  A stale file is replaced.  `error`
- * is a buffer of 256 bytes or NULL, here as everywhere. */
+/* The socket file is 0600; peers of another uid are refused (SO_PEERCRED).  A stale file is
+ * replaced.  `error` is a buffer of 256 bytes or NULL, here as everywhere. */
 ms_status te_listen_unix(te_engine *engine, const char *path, char *error);
 /* end cdef */
 
@@ -76,17 +82,18 @@ typedef struct te_request {
     const uint8_t *body; /* header->body_length bytes; valid during the call */
 } te_request;
 
-/* Frames of one connection are given one after the other, those of several connections possibly at once
- * from several I/O threads.  Calls must not block.  A request may be answered within the call or later,
- * from any thread, with te_answer; each REQUEST must be answered once or its connection closed.
- * header->kind tells requests from one-way frames.  body is 8-aligned. */
+/* Frames of one connection are given one after the other, those of several connections possibly at
+ * once from several I/O threads.  Calls must not block.  A request may be answered within the call
+ * or later, from any thread, with te_answer; each REQUEST must be answered once or its connection
+ * closed. header->kind tells requests from one-way frames.  body is 8-aligned. */
 typedef struct te_service {
     void *context;
-    /* First frame.  OK: what was put into answer (answer_length bytes, at most 4096)
-     * is sent and *peer_context kept.  Else the status is sent with `error` as its sentence, then closed. */
+    /* First frame.  OK: what was put into answer (answer_length bytes, at most 4096) is sent and
+     * *peer_context kept.  Else the status is sent with `error` as its sentence, then closed. */
     ms_status (*on_hello)(void *context, const te_request *request, uint8_t answer[4096],
                           uint32_t *answer_length, void **peer_context, char *error);
-    /* Frames that the engine does not answer itself (READ, WRITE, ATTACH, SHARE, UNSHARE, PING are its own). */
+    /* Frames that the engine does not answer itself (READ, WRITE, ATTACH, SHARE, UNSHARE, PING are
+     * its own). */
     void (*on_request)(void *context, const te_request *request);
     /* Answers to requests sent with te_push on an accepted or dialled connection. */
     void (*on_answer)(void *context, const te_request *request);
@@ -99,47 +106,53 @@ typedef struct te_service {
 /* Once, before listening. */
 void te_serve(te_engine *engine, const te_service *service);
 
-/* Send a frame on an accepted or dialled connection.  Copies; never blocks: what the socket does not take
- * at once is queued (bounded by outbound_bytes_max, then the connection is closed).  NOT_REGISTERED: gone. */
+/* Send a frame on an accepted or dialled connection.  Copies; never blocks: what the socket does
+ * not take at once is queued (bounded by outbound_bytes_max, then the connection is closed).
+ * NOT_REGISTERED: gone. */
 ms_status te_answer(te_engine *engine, te_peer peer, const ms_header *request, ms_status status,
                     const struct iovec *body, size_t body_count, const void *payload,
                     size_t payload_length);
 ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags,
                   uint64_t request, const struct iovec *body, size_t body_count);
-/* Close it; on_close follows, on its I/O thread.  te_close_matching closes every accepted connection for which `match` says
- * so and returns when none of them can write memory any more (their I/O steps have ended): a fence.  Use counts
- * taken by write_begin come back a moment later (write_end with complete = false, then on_close), on the I/O
- * threads.  May be called from an I/O thread; `match` must call nothing of the engine. */
+/* Close it; on_close follows, on its I/O thread.  te_close_matching closes every accepted
+ * connection for which `match` says so and returns when none of them can write memory any more
+ * (their I/O steps have ended): a fence.  Use counts taken by write_begin come back a moment later
+ * (write_end with complete = false, then on_close), on the I/O threads.  May be called from an I/O
+ * thread; `match` must call nothing of the engine. */
 void te_close_peer(te_engine *engine, te_peer peer, const char *reason);
 size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, void *peer_context),
                          void *match_context, const char *reason);
 
-/* Dial `address` ("ip:port", "[ip]:port", "unix:PATH"), send HELLO, and serve the connection like an accepted
- * one: its frames go to on_request, answers to te_push requests to on_answer, its end to on_close.  Blocks
- * until the HELLO is answered.  `answer` gets the answer's body.  Frames (and the end) may reach the service before
- * this function has returned. */
+/* Dial `address` ("ip:port", "[ip]:port", "unix:PATH"), send HELLO, and serve the connection like
+ * an accepted one: its frames go to on_request, answers to te_push requests to on_answer, its end
+ * to on_close.  Blocks until the HELLO is answered.  `answer` gets the answer's body.  Frames (and
+ * the end) may reach the service before this function has returned. */
 ms_status te_dial(te_engine *engine, const char *address, const struct iovec *hello,
                   size_t hello_count, int64_t deadline_ns, void *peer_context, te_peer *peer,
                   uint8_t *answer, size_t answer_size, size_t *answer_length, char *error);
 
 /* ---- segments that this engine serves ---------------------------------------------------------------- */
 
-/* What a segment adds to plain memory.  All are called on I/O threads, must not block, and may be NULL for
- * plain memory.  peer_context says who asks.  Between a begin that returned OK and its end the bytes stay. */
+/* What a segment adds to plain memory.  All are called on I/O threads, must not block, and may be
+ * NULL for plain memory.  peer_context says who asks.  Between a begin that returned OK and its
+ * end the bytes stay. */
 typedef struct te_segment_ops {
     void *context;
     /* Guarded read: compare the word, take the use count, in one step.  */
     ms_status (*read_begin)(void *context, void *peer_context, const ms_read_item *item);
-    /* After the last byte was copied into the socket: give the use count back; the word as it is now. */
+    /* After the last byte was copied into the socket: give the use count back; the word as it is
+     * now. */
     uint64_t (*read_end)(void *context, void *peer_context, const ms_read_item *item);
-    /* Check grant (session, epoch, incarnation, version, range) and take the use count, in one step. */
+    /* Check grant (session, epoch, incarnation, version, range) and take the use count, in one
+     * step. */
     ms_status (*write_begin)(void *context, void *peer_context, const ms_write_item *item);
-    /* The bytes are in place (or the attempt broke off: !complete).  Gives the use count back, then SEALs
-     * when a seal came with the item.  Called for items in order; `seal` is NULL without one. */
+    /* The bytes are in place (or the attempt broke off: !complete).  Gives the use count back,
+     * then SEALs when a seal came with the item.  Called for items in order; `seal` is NULL
+     * without one. */
     ms_status (*write_end)(void *context, void *peer_context, const ms_write_item *item,
                            const uint8_t *seal, size_t seal_length, bool complete);
-    /* All items of a WRITE frame have ended with these statuses.  True: the service answers or relays
-     * itself (MS_FLAG_RELAY), the engine sends nothing. */
+    /* All items of a WRITE frame have ended with these statuses.  True: the service answers or
+     * relays itself (MS_FLAG_RELAY), the engine sends nothing. */
     bool (*write_done)(void *context, const te_request *request, const uint32_t *statuses,
                        size_t count);
 } te_segment_ops;
@@ -158,8 +171,8 @@ typedef struct te_segment_config {
 } te_segment_config;
 
 ms_status te_segment_add(te_engine *engine, const te_segment_config *config);
-/* Returns when nothing uses it: READs and WRITEs that are under way are broken off (their connections close).
- * Not from an I/O thread. */
+/* Returns when nothing uses it: READs and WRITEs that are under way are broken off (their
+ * connections close). Not from an I/O thread. */
 void te_segment_remove(te_engine *engine, uint32_t segment);
 
 /* ---- asking side -------------------------------------------------------------------------------------- */
@@ -173,7 +186,8 @@ typedef struct te_channel_config {
     uint32_t connect_timeout_ms; /* default 1000 */
 } te_channel_config;
 
-/* No I/O yet: connections are opened on demand, kept, and the least used are closed when idle for 60 s. */
+/* No I/O yet: connections are opened on demand, kept, and the least used are closed when idle for
+ * 60 s. */
 ms_status te_channel_open(te_engine *engine, const te_channel_config *config, te_channel **channel);
 /* New HELLO for connections opened from now on (session or epoch changed); idle ones are closed. */
 void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length);
@@ -185,10 +199,11 @@ size_t te_channel_hello_answer(te_channel *channel, uint8_t *answer, size_t size
 /* Why the last exchange failed, a sentence for people. */
 void te_channel_error(te_channel *channel, char error[TE_ERROR_BYTES]);
 
-/* Where an answer goes.  Give memory for what is expected; a longer body or payload makes LIMIT (and the
- * connection closes) unless `grow` is set: then *body is malloc'ed by the engine and owned by the caller.  The
- * sentence of an answer other than OK that has no room becomes te_channel_error.  After a failure or an answer other
- * than OK what the buffers hold is not defined. */
+/* Where an answer goes.  Give memory for what is expected; a longer body or payload makes LIMIT
+ * (and the connection closes) unless `grow` is set: then *body is malloc'ed by the engine and
+ * owned by the caller.  The sentence of an answer other than OK that has no room becomes
+ * te_channel_error.  After a failure or an answer other than OK what the buffers hold is not
+ * defined. */
 typedef struct te_reply {
     ms_header header;
     uint8_t *body;
@@ -198,8 +213,9 @@ typedef struct te_reply {
     size_t payload_size;
 } te_reply;
 
-/* One request, one answer, carried by the calling thread.  Returns the transport's status; the answer's own
- * is reply->header.status.  A connection found dead before anything was sent is replaced once. */
+/* One request, one answer, carried by the calling thread.  Returns the transport's status; the
+ * answer's own is reply->header.status.  A connection found dead before anything was sent is
+ * replaced once. */
 ms_status te_call(te_channel *channel, uint16_t method, uint32_t flags, const struct iovec *body,
                   size_t body_count, te_reply *reply, int64_t deadline_ns);
 
@@ -219,17 +235,19 @@ uint64_t te_next_request(te_connection *connection);
 /* reusable = false closes it: something may still arrive. */
 void te_checkin(te_connection *connection, bool reusable);
 
-/* Reads items, each into targets[i] (items[i].length bytes).  Small items are coalesced into one frame;
- * large ones are cut and spread over several connections by worker threads when that pays.  Guarded items
- * are compared with results[i].word by the CALLER (client room), never here.  On return no attempt can touch
- * a target any more.  The status is OK when all frames were exchanged; each item has its own in results. */
+/* Reads items, each into targets[i] (items[i].length bytes).  Small items are coalesced into one
+ * frame; large ones are cut and spread over several connections by worker threads when that pays.
+ * Guarded items are compared with results[i].word by the CALLER (client room), never here.  On
+ * return no attempt can touch a target any more.  The status is OK when all frames were exchanged;
+ * each item has its own in results. */
 ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
                   size_t count, ms_read_result *results, int64_t deadline_ns);
 
-/* Writes items from sources[i] (items[i].length bytes; NULL where item.source names a SHAREd memory).
- * seals: concatenated, item i's has items[i].seal_length bytes.  statuses[i] as answered. Items with a seal are
- * sent so that the seal is handled after every byte of the same extent has been answered.  MS_FLAG_RELAY is refused
- * (nothing would be answered): send the frame with the last seal by te_send and wait with te_wait_either. */
+/* Writes items from sources[i] (items[i].length bytes; NULL where item.source names a SHAREd
+ * memory). seals: concatenated, item i's has items[i].seal_length bytes.  statuses[i] as answered.
+ * Items with a seal are sent so that the seal is handled after every byte of the same extent has
+ * been answered.  MS_FLAG_RELAY is refused (nothing would be answered): send the frame with the
+ * last seal by te_send and wait with te_wait_either. */
 ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources,
                    size_t count, const void *seals, size_t seals_length, uint32_t flags,
                    uint32_t *statuses, int64_t deadline_ns);
@@ -249,22 +267,23 @@ typedef struct te_mapping {
 ms_status te_attach(te_channel *channel, uint32_t segment, int64_t deadline_ns,
                     te_mapping *mapping);
 /* begin cdef */
-/* Memory that peers on this host may copy from: a sealed memfd, touched.  Freeing it gives the memory
- * back at once; unregister it first, and nothing may be on its way. */
+/* Memory that peers on this host may copy from: a sealed memfd, touched.  Freeing it gives the
+ * memory back at once; unregister it first, and nothing may be on its way. */
 ms_status te_shared_alloc(te_engine *engine, size_t length, void **address);
 void te_shared_free(te_engine *engine, void *address);
-/* Memory that was not freed outlives its engine, so that nobody who still looks at it is killed: this gives it
- * back then.  `length` is what was allocated. */
+/* Memory that was not freed outlives its engine, so that nobody who still looks at it is killed:
+ * this gives it back then.  `length` is what was allocated. */
 void te_shared_unmap(void *address, size_t length);
 /* end cdef */
-/* The id + 1 and offset by which the peer behind `channel` knows this address range: SHAREs it on first use.
- * NOT_REGISTERED: not from te_shared_alloc. */
+/* The id + 1 and offset by which the peer behind `channel` knows this address range: SHAREs it on
+ * first use. NOT_REGISTERED: not from te_shared_alloc. */
 ms_status te_share(te_channel *channel, const void *address, size_t length, uint32_t *source,
                    uint64_t *offset, int64_t deadline_ns);
-/* A WRITE with a source was answered NOT_REGISTERED: the ids are forgotten, the next te_share asks again.  te_write
- * does this by itself. */
+/* A WRITE with a source was answered NOT_REGISTERED: the ids are forgotten, the next te_share asks
+ * again.  te_write does this by itself. */
 void te_channel_shares_forget(te_channel *channel);
-/* Copies with the right kernel for the size, with a worker as second thread from helper_copy_bytes on. */
+/* Copies with the right kernel for the size, with a worker as second thread from helper_copy_bytes
+ * on. */
 void te_copy(te_engine *engine, void *target, const void *source, size_t length);
 
 /* Run `run(argument)` on a worker thread.  LIMIT: the queue (4096) is full. */
@@ -297,21 +316,25 @@ typedef enum {
     TE_CANCELLED = 5
 } te_transfer_state;
 
-/* location: "cpu:0", "cuda:1", "*".  The range must be mapped (OUT_OF_RANGE) and overlap no other (BAD_REQUEST);
- * read-only memory may only be read from.  A region inside te_shared_alloc memory is mapped by peers on this host. */
+/* location: "cpu:0", "cuda:1", "*".  The range must be mapped (OUT_OF_RANGE) and overlap no other
+ * (BAD_REQUEST); read-only memory may only be read from.  A region inside te_shared_alloc memory
+ * is mapped by peers on this host. */
 ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length,
                                    const char *location);
-/* BUSY while transfers of this engine use it; those of peers are broken off.  Not from an I/O thread. */
+/* BUSY while transfers of this engine use it; those of peers are broken off.  Not from an I/O
+ * thread. */
 ms_status te_unregister_local_memory(te_engine *engine, uint64_t address);
-/* Serve the registered memory, notifications and nothing else: instead of te_serve, before listening. */
+/* Serve the registered memory, notifications and nothing else: instead of te_serve, before
+ * listening. */
 ms_status te_serve_memory(te_engine *engine);
-/* What peers learn about this engine's NICs (JSON, see docs/transfer-engine.md) and what ranks its own. */
+/* What peers learn about this engine's NICs (JSON, see docs/transfer-engine.md) and what ranks its
+ * own. */
 ms_status te_set_topology(te_engine *engine, const char *json, size_t length, char *error);
 /* Peers on this host find the Unix socket by this path; te_listen_unix by itself tells nobody. */
 ms_status te_publish_unix(te_engine *engine, const char *path);
-/* peer_address: "ip:port" or "[ip]:port", several with commas (its rails), or "unix:PATH".  Opening an address
- * again gives the same handle; as many te_close_segment end it.  A peer on this host is reached over its published
- * Unix socket.  A peer that restarts is found again. */
+/* peer_address: "ip:port" or "[ip]:port", several with commas (its rails), or "unix:PATH".
+ * Opening an address again gives the same handle; as many te_close_segment end it.  A peer on this
+ * host is reached over its published Unix socket.  A peer that restarts is found again. */
 ms_status te_open_segment(te_engine *engine, const char *peer_address, uint32_t *segment,
                           int64_t deadline_ns, char *error);
 ms_status te_close_segment(te_engine *engine, uint32_t segment);
@@ -323,18 +346,20 @@ ms_status te_submit_transfer(te_engine *engine, uint64_t batch, const te_transfe
                              size_t count, int64_t deadline_ns);
 ms_status te_get_transfer_status(te_engine *engine, uint64_t batch, size_t index,
                                  te_transfer_status *status);
-/* OK when all have ended (however), TIMEOUT else.  The caller carries requests that no worker has begun. */
+/* OK when all have ended (however), TIMEOUT else.  The caller carries requests that no worker has
+ * begun. */
 ms_status te_wait_batch(te_engine *engine, uint64_t batch, int64_t deadline_ns);
-/* Requests not begun end now; running ones end (te_wait_batch) when no attempt can touch their memory any more.
- * The batch takes no further requests. */
+/* Requests not begun end now; running ones end (te_wait_batch) when no attempt can touch their
+ * memory any more. The batch takes no further requests. */
 ms_status te_cancel_batch(te_engine *engine, uint64_t batch);
 /* BUSY while requests run. */
 ms_status te_free_batch_id(te_engine *engine, uint64_t batch);
 /* Readable whenever a request of that batch has ended; owned by the batch. */
 int te_batch_eventfd(te_engine *engine, uint64_t batch);
 
-/* Requests carried by the calling thread (workers help when they fall into several groups), without a batch to
- * keep: statuses[i] as te_get_transfer_status gives it.  OK: all have ended, however. */
+/* Requests carried by the calling thread (workers help when they fall into several groups),
+ * without a batch to keep: statuses[i] as te_get_transfer_status gives it.  OK: all have ended,
+ * however. */
 ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, size_t count,
                       te_transfer_status *statuses, int64_t deadline_ns);
 
@@ -347,7 +372,8 @@ ms_status te_next_notify(te_engine *engine, char name[256], char *message, size_
 /* Readable while notifications wait; owned by the engine. */
 int te_notify_eventfd(te_engine *engine);
 
-/* A blocking call of any method, for Python tools and services: a channel of its own, errors as a sentence. */
+/* A blocking call of any method, for Python tools and services: a channel of its own, errors as a
+ * sentence. */
 ms_status te_channel_open_simple(te_engine *engine, const char *address, const uint8_t *hello,
                                  size_t hello_length, te_channel **channel);
 void te_channel_close(te_channel *channel);

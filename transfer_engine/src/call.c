@@ -6,7 +6,8 @@
 
 #include "te_fault.h"
 
-/* The answer to another request would be a mistake of the peer: then nothing it sends can be believed. */
+/* The answer to another request would be a mistake of the peer: then nothing it sends can be
+ * believed. */
 static ms_status check_request(te_connection *connection, const ms_header *answer, uint16_t method,
                                uint64_t request) {
     if (answer->request == request && answer->method == method) {

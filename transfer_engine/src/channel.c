@@ -1,8 +1,9 @@
 /* Channels: a bounded pool of connections to one peer, over one or several rails.
  *
- * A caller checks a connection out and owns it until it checks it in.  Idle ones form a stack, so that few are kept warm
- * and the least used can be closed.  A rail is an address of the peer: the Unix socket first, then the one with the fewest
- * connections; one that failed is tried last, for a pause that grows with each failure.
+ * A caller checks a connection out and owns it until it checks it in.  Idle ones form a stack, so
+ * that few are kept warm and the least used can be closed.  A rail is an address of the peer: the
+ * Unix socket first, then the one with the fewest connections; one that failed is tried last, for
+ * a pause that grows with each failure.
  */
 #include "te_parts.h"
 
@@ -243,7 +244,8 @@ static void notice_last(te_channel *channel) {
     atomic_fetch_add_explicit(&channel->shares_epoch, 1, memory_order_release);
 }
 
-/* Another process may answer at the socket than before; under the lock, before the answer is replaced. */
+/* Another process may answer at the socket than before; under the lock, before the answer is
+ * replaced. */
 static void notice_process(te_channel *channel, const te_connection *connection,
                            const uint8_t *answer, size_t answer_length) {
     struct ucred peer = {0};
@@ -287,7 +289,8 @@ static void destroy_chain(te_connection *connection) {
     }
 }
 
-/* Takes out of the idle stack what `hello_generation` or age have made useless; under the lock.  Returns a chain. */
+/* Takes out of the idle stack what `hello_generation` or age have made useless; under the lock.
+ * Returns a chain. */
 static te_connection *take_useless(te_channel *channel, bool everything, int64_t now) {
     te_connection *useless = NULL;
     for (te_connection **at = &channel->idle; *at != NULL;) {
@@ -305,7 +308,8 @@ static te_connection *take_useless(te_channel *channel, bool everything, int64_t
     return useless;
 }
 
-/* The rail to try next, not among `tried`: not paused before paused, Unix before TCP, then the fewest connections. */
+/* The rail to try next, not among `tried`: not paused before paused, Unix before TCP, then the
+ * fewest connections. */
 static uint32_t choose_rail(te_channel *channel, uint32_t tried, int64_t now) {
     uint32_t best = UINT32_MAX;
     uint64_t best_cost = UINT64_MAX;
@@ -364,7 +368,8 @@ static ms_status dial_rail(te_channel *channel, te_connection *connection, uint3
     if (status != MS_OK) {
         return status;
     }
-    /* A frozen peer's kernel accepts connections: a cancel must break off the wait for HELLO too. */
+    /* A frozen peer's kernel accepts connections: a cancel must break off the wait for HELLO
+     * too. */
     status = te_scope_add(connection);
     if (status == MS_OK) {
         status = te_connection_hello(connection, hello, hello_length, answer, answer_length,
@@ -495,7 +500,8 @@ void te_channel_leave(te_channel *channel) {
     pthread_mutex_unlock(&channel->lock);
 }
 
-/* An idle connection, or leave to dial one (*connection NULL; counted); the caller is `inside` when OK. */
+/* An idle connection, or leave to dial one (*connection NULL; counted); the caller is `inside`
+ * when OK. */
 static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline_ns,
                             te_connection **connection) {
     ms_status status = MS_OK;
@@ -584,7 +590,8 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
     return status;
 }
 
-/* A thread in a scope (scope.c) enters its connection there, so that a cancel can break its waiting off. */
+/* A thread in a scope (scope.c) enters its connection there, so that a cancel can break its
+ * waiting off. */
 static ms_status checkout_in_scope(te_channel *channel, bool may_wait, int64_t deadline_ns,
                                    te_connection **connection) {
     ms_status status = checkout(channel, may_wait, deadline_ns, connection);
@@ -662,8 +669,8 @@ void te_channel_close(te_channel *channel) {
     pthread_mutex_lock(&channel->lock);
     channel->is_closing = true;
     te_connection *useless = take_useless(channel, true, 0);
-    /* Callers that wait for an answer get the end of the stream.  shutdown does not block; the lock keeps the
-     * descriptor from being closed meanwhile. */
+    /* Callers that wait for an answer get the end of the stream.  shutdown does not block; the
+     * lock keeps the descriptor from being closed meanwhile. */
     for (te_connection *connection = channel->all; connection != NULL;
          connection = connection->all_next) {
         shutdown(connection->descriptor, SHUT_RDWR);

@@ -1,11 +1,14 @@
-/* Asking connections: sending a request and waiting for its answer, by the thread that checked the connection out.
+/* Asking connections: sending a request and waiting for its answer, by the thread that checked the
+ * connection out.
  *
- * The waiting thread reads itself: a hand-over from an I/O thread would cost 8-12 us.  It first spins for a moment on a
- * receive that does not wait (adaptive: only while that succeeds), then blocks.  The socket has a receive and a send
- * timeout of TE_TICK_MS, so that a plain blocking call looks at the deadline often enough; the last stretch before the
- * deadline is waited for with ppoll.
+ * The waiting thread reads itself: a hand-over from an I/O thread would cost 8-12 us.  It first
+ * spins for a moment on a receive that does not wait (adaptive: only while that succeeds), then
+ * blocks.  The socket has a receive and a send timeout of TE_TICK_MS, so that a plain blocking
+ * call looks at the deadline often enough; the last stretch before the deadline is waited for with
+ * ppoll.
  *
- * Whatever breaks off an exchange half way breaks the connection: nothing late can arrive in a buffer.
+ * Whatever breaks off an exchange half way breaks the connection: nothing late can arrive in a
+ * buffer.
  */
 #include "te_internal.h"
 
@@ -238,7 +241,8 @@ ms_status te_connection_check(te_connection *connection, const ms_header *header
     return MS_OK;
 }
 
-/* Header and whatever follows it into `parts` (the header is the first block); until the header is complete. */
+/* Header and whatever follows it into `parts` (the header is the first block); until the header is
+ * complete. */
 ms_status te_connection_first(te_connection *connection, const struct iovec *parts, size_t count,
                               bool spin, size_t *received, int64_t deadline_ns) {
     size_t total = 0;
@@ -259,8 +263,8 @@ ms_status te_connection_first(te_connection *connection, const struct iovec *par
     return MS_OK;
 }
 
-/* An error's sentence (or what else does not fit) of `length` bytes, of which `there` have come: read, kept as the error,
- * and as much as fits given to the caller. */
+/* An error's sentence (or what else does not fit) of `length` bytes, of which `there` have come:
+ * read, kept as the error, and as much as fits given to the caller. */
 static ms_status receive_sentence(te_connection *connection, te_reply *reply, const uint8_t *first,
                                   size_t there, int64_t deadline_ns) {
     size_t length = reply->header.body_length, came = 0;
@@ -288,8 +292,8 @@ static ms_status receive_sentence(te_connection *connection, te_reply *reply, co
     return status;
 }
 
-/* `whole`: body, payload and trailer one after the other into grown memory.  `exactly`: nothing behind the answer
- * is received, for a connection on which another frame may follow at once. */
+/* `whole`: body, payload and trailer one after the other into grown memory.  `exactly`: nothing
+ * behind the answer is received, for a connection on which another frame may follow at once. */
 static ms_status receive_answer(te_connection *connection, te_reply *reply, bool whole,
                                 bool exactly, int64_t deadline_ns) {
     uint8_t scratch[SCRATCH_BYTES];
@@ -302,7 +306,8 @@ static ms_status receive_answer(te_connection *connection, te_reply *reply, bool
         parts[1] = (struct iovec){.iov_base = reply->payload, .iov_len = reply->payload_size};
     }
     size_t received = 0;
-    ms_status status = te_connection_first(connection, parts, exactly ? 1 : 2, true, &received, deadline_ns);
+    ms_status status =
+        te_connection_first(connection, parts, exactly ? 1 : 2, true, &received, deadline_ns);
     if (status == MS_OK) {
         status = te_connection_check(connection, &reply->header);
     }

@@ -1,4 +1,5 @@
-/* The engine object: configuration, start and stop, its log, and the helpers that every file here uses. */
+/* The engine object: configuration, start and stop, its log, and the helpers that every file here
+ * uses. */
 #include "te_parts.h"
 
 #include <errno.h>
@@ -35,8 +36,8 @@ uint32_t te_deadline_ms(int64_t deadline_ns) {
 
 /* ---- fork --------------------------------------------------------------------------------------------- */
 
-/* A child has none of the parent's threads and must not touch its sockets: it is told apart by this number, which costs
- * less than a getpid on every call. */
+/* A child has none of the parent's threads and must not touch its sockets: it is told apart by
+ * this number, which costs less than a getpid on every call. */
 static _Atomic unsigned fork_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
@@ -161,7 +162,8 @@ void te_engine_config_default(te_engine_config *config) {
     };
 }
 
-/* The host's boot, by which two processes know that they share a kernel; zeros when it cannot be read. */
+/* The host's boot, by which two processes know that they share a kernel; zeros when it cannot be
+ * read. */
 static void read_boot_id(uint8_t boot_id[16]) {
     memset(boot_id, 0, 16);
     char text[40] = {0};

@@ -1,9 +1,11 @@
-/* Links: accepted and dialled connections as other threads see them.  The table by number, sending, closing, the fence.
+/* Links: accepted and dialled connections as other threads see them.  The table by number,
+ * sending, closing, the fence.
  *
- * Sending.  Whoever finds nobody sending takes the right to send (is_sending), writes to the socket without the lock,
- * and gives the right back; what the socket does not take becomes the head of the queue.  A sender that finds the right
- * taken or a queue appends a copy.  The I/O thread drains the queue when epoll says that the socket takes more.  A READ's
- * answer is queued as a job whose bytes come from the segment, and only the I/O thread moves it on.
+ * Sending.  Whoever finds nobody sending takes the right to send (is_sending), writes to the
+ * socket without the lock, and gives the right back; what the socket does not take becomes the
+ * head of the queue.  A sender that finds the right taken or a queue appends a copy.  The I/O
+ * thread drains the queue when epoll says that the socket takes more.  A READ's answer is queued
+ * as a job whose bytes come from the segment, and only the I/O thread moves it on.
  */
 #include "te_internal.h"
 
@@ -286,7 +288,8 @@ ms_status te_link_queue_read(te_link *link, te_read_job *job) {
     return MS_OK;
 }
 
-/* Sends one queued frame further.  1: it is out, 0: the socket is full or the turn is over, -1: broken. */
+/* Sends one queued frame further.  1: it is out, 0: the socket is full or the turn is over, -1:
+ * broken. */
 static int out_step(te_link *link, te_out *out, size_t *moved) {
     if (out->read != NULL) {
         return te_read_job_step(link, out->read, moved);
@@ -423,7 +426,8 @@ ms_status te_link_refuse(te_link *link, const ms_header *request, ms_status stat
     return te_link_answer(link, request, status, &body, 1, NULL, 0, NULL, 0);
 }
 
-/* The link of `peer`, held: without the table when it is the one whose frame this thread is handling. */
+/* The link of `peer`, held: without the table when it is the one whose frame this thread is
+ * handling. */
 static te_link *find(te_engine *engine, te_peer peer) {
     te_link *current = te_io_current_link();
     if (current != NULL && current->engine == engine && current->peer == peer) {
@@ -542,8 +546,8 @@ void te_link_fail(te_link *link, ms_status status, const char *format, ...) {
         return;
     }
     te_log(link->engine, "%.100s: %.150s", link->name, sentence);
-    /* Closing a socket with unread bytes resets it, and the peer would lose the answer that tells it why: so what
-     * comes is thrown away until the peer closes, for a second at most. */
+    /* Closing a socket with unread bytes resets it, and the peer would lose the answer that tells
+     * it why: so what comes is thrown away until the peer closes, for a second at most. */
     link->state = TE_LINK_LINGER;
     link->frame_deadline_ns = te_now_ns() + TE_NS_PER_S;
     te_io_watch_deadlines(link);
@@ -582,7 +586,8 @@ static te_link *next_match(te_engine *engine, uint32_t *slot, bool (*match)(void
     pthread_mutex_lock(&engine->peers_lock);
     for (; *slot < engine->peer_slots && found == NULL; (*slot)++) {
         te_link *link = engine->peers[*slot];
-        /* on_close, which may free the context, comes after the link has left the table under this lock. */
+        /* on_close, which may free the context, comes after the link has left the table under this
+         * lock. */
         if (link != NULL && !link->is_dialled && link->is_known &&
             match(match_context, link->peer_context)) {
             found = link;
@@ -600,7 +605,8 @@ size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, v
     te_link *link;
     while ((link = next_match(engine, &slot, match, match_context)) != NULL) {
         close_from_outside(link, reason);
-        /* A step is one receive without waiting, or one piece of a copy: it takes no lock and ends soon. */
+        /* A step is one receive without waiting, or one piece of a copy: it takes no lock and ends
+         * soon. */
         pthread_mutex_lock(&link->lock);
         while (link->is_in_step) {
             pthread_cond_wait(&link->step_ended, &link->lock);

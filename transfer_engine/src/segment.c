@@ -1,7 +1,7 @@
 /* The table of segments whose memory peers READ and WRITE.
  *
- * A job of a link holds its segments, so that te_segment_remove can say when the memory is free.  Lookups happen once
- * for a run of items of one segment; the table is small and sorted.
+ * A job of a link holds its segments, so that te_segment_remove can say when the memory is free.
+ * Lookups happen once for a run of items of one segment; the table is small and sorted.
  */
 #include "te_internal.h"
 

@@ -1,9 +1,10 @@
 /* READ at the serving side.
  *
- * All items are begun first, because the header says how much payload follows.  A small answer (up to TE_STAGING_BYTES)
- * is copied together and sent in one call.  A large one is sent straight from the segment, in turns; each item is ended,
- * and its word taken, after the kernel has accepted its last byte.  The words follow in the trailer: so a reader that
- * compares a word knows that every byte had left the segment before it was read.
+ * All items are begun first, because the header says how much payload follows.  A small answer (up
+ * to TE_STAGING_BYTES) is copied together and sent in one call.  A large one is sent straight from
+ * the segment, in turns; each item is ended, and its word taken, after the kernel has accepted its
+ * last byte.  The words follow in the trailer: so a reader that compares a word knows that every
+ * byte had left the segment before it was read.
  */
 #include "te_internal.h"
 

@@ -1,9 +1,10 @@
 /* WRITE at the serving side.
  *
- * Items are taken in order.  Payload is received straight into the segment, over several items at once (each begun
- * before its first byte may arrive, ended after its last); an item that was refused has its bytes thrown away.  An item
- * whose source is SHAREd memory is copied from there.  Every touch of segment memory is a step (te_link_step_begin), so
- * that a fence can wait until none is under way.
+ * Items are taken in order.  Payload is received straight into the segment, over several items at
+ * once (each begun before its first byte may arrive, ended after its last); an item that was
+ * refused has its bytes thrown away.  An item whose source is SHAREd memory is copied from there.
+ * Every touch of segment memory is a step (te_link_step_begin), so that a fence can wait until
+ * none is under way.
  */
 #include "te_internal.h"
 
@@ -110,7 +111,8 @@ bool te_serve_write_begin(te_link *link, const te_request *request) {
 
 /* ---- items -------------------------------------------------------------------------------------------------------- */
 
-/* Where the item's bytes go, and whether they may: 0-based in a plain region, else inside its extent. */
+/* Where the item's bytes go, and whether they may: 0-based in a plain region, else inside its
+ * extent. */
 static ms_status locate(const te_segment *segment, const ms_write_item *item, uint64_t *start) {
     uint64_t base = item->version == 0 ? 0 : (uint64_t)item->page * MS_PAGE_SIZE;
     uint64_t room =
@@ -226,8 +228,8 @@ static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
     return may;
 }
 
-/* Ends items that need no more bytes, and copies those that come from shared memory.  False: as copy_shared, or the
- * turn is over. */
+/* Ends items that need no more bytes, and copies those that come from shared memory.  False: as
+ * copy_shared, or the turn is over. */
 static bool end_ready(te_link *link, te_write_job *job, size_t *moved) {
     while (job->done < job->count) {
         if (job->begun == job->done) {
@@ -293,7 +295,8 @@ static void account(te_link *link, te_write_job *job, size_t came) {
     }
 }
 
-/* Payload from what the first receive brought along, or from the socket.  As te_serve_write_step. */
+/* Payload from what the first receive brought along, or from the socket.  As
+ * te_serve_write_step. */
 static int take_payload(te_link *link, te_write_job *job, size_t *moved, bool *is_drained) {
     struct iovec blocks[RECEIVE_BLOCKS];
     size_t count = next_blocks(link, job, blocks);

@@ -1,11 +1,13 @@
 /* I/O threads: epoll, accepting, receiving frames, deadlines.
  *
- * A link's frame is received in phases.  The header comes with a small receive (TE_RECEIVE_BYTES), which usually brings
- * the body along; a larger body gets memory of its own; payload goes straight to its place (serve_write.c).  A link
- * that has moved TE_TURN_BYTES goes to the end of the run list, so that one stream does not starve the others.
- * A link whose answers wait is not read from: a peer that does not take them is held up, not buffered for.
+ * A link's frame is received in phases.  The header comes with a small receive (TE_RECEIVE_BYTES),
+ * which usually brings the body along; a larger body gets memory of its own; payload goes straight
+ * to its place (serve_write.c).  A link that has moved TE_TURN_BYTES goes to the end of the run
+ * list, so that one stream does not starve the others. A link whose answers wait is not read from:
+ * a peer that does not take them is held up, not buffered for.
  *
- * With no deadline to watch and no tick to keep, a thread sleeps in epoll_wait without a timeout.  It never spins.
+ * With no deadline to watch and no tick to keep, a thread sleeps in epoll_wait without a timeout.
+ * It never spins.
  */
 #include "te_internal.h"
 
@@ -295,7 +297,8 @@ static void admit(te_io *io, const listener *from, int descriptor,
     te_link_release(link);
 }
 
-/* No descriptor is left: the one kept back lets us accept and close, instead of being woken for ever. */
+/* No descriptor is left: the one kept back lets us accept and close, instead of being woken for
+ * ever. */
 static void accept_and_close(te_io *io, int from) {
     te_log(io->engine,
            "a connection was closed at once: this process has no file descriptors left");
@@ -494,7 +497,8 @@ static void handle_hello(te_link *link, const uint8_t *body) {
     (void)te_link_answer(link, &link->header, MS_OK, &part, 1, NULL, 0, NULL, 0);
 }
 
-/* True when the frame has ended; false when WRITE's payload is still to come, or the link was failed. */
+/* True when the frame has ended; false when WRITE's payload is still to come, or the link was
+ * failed. */
 static bool dispatch(te_link *link, const uint8_t *body) {
     te_engine *engine = link->engine;
     const te_service *service = &engine->service;
@@ -582,8 +586,8 @@ int te_link_receive(te_link *link, struct iovec *parts, size_t count, size_t *re
     return -1;
 }
 
-/* More bytes into `received`, whose first byte is moved to the front; `is_drained`: a short receive came before, so that
- * the socket has no more and asking it would be a wasted call. */
+/* More bytes into `received`, whose first byte is moved to the front; `is_drained`: a short
+ * receive came before, so that the socket has no more and asking it would be a wasted call. */
 static int fill(te_link *link, bool *is_drained) {
     if (*is_drained) {
         return 0;
@@ -654,7 +658,8 @@ static void end_frame(te_link *link) {
     }
 }
 
-/* One phase further.  1: go on, 0: wait for the socket (or the turn is over), -1: the link is closed or lingers. */
+/* One phase further.  1: go on, 0: wait for the socket (or the turn is over), -1: the link is
+ * closed or lingers. */
 static int advance(te_link *link, bool *is_drained, size_t *moved) {
     size_t there = link->received_end - link->received_start;
     if (link->phase == TE_PHASE_HEADER) {
@@ -953,7 +958,8 @@ void te_io_stop(te_engine *engine) {
     }
     for (uint32_t i = 0; i < engine->config.io_threads; i++) {
         te_io *io = &engine->io[i];
-        /* Threads that stopped later may have posted to one that had stopped: such links are closed here. */
+        /* Threads that stopped later may have posted to one that had stopped: such links are
+         * closed here. */
         while (io->mail_first != NULL) {
             te_link *link = io->mail_first;
             io->mail_first = link->post_next;

@@ -1,4 +1,5 @@
-/* Sockets: addresses, listening, connecting with a deadline, and single non-blocking sends and receives. */
+/* Sockets: addresses, listening, connecting with a deadline, and single non-blocking sends and
+ * receives. */
 #include "te_internal.h"
 
 #include <errno.h>
@@ -125,7 +126,8 @@ static bool is_stale(const te_address *address) {
 }
 
 static int bind_unix(int descriptor, const te_address *address) {
-    /* Linux takes the mode of the file from that of the socket: it is never open to others, not even for a moment. */
+    /* Linux takes the mode of the file from that of the socket: it is never open to others, not
+     * even for a moment. */
     if (fchmod(descriptor, S_IRUSR | S_IWUSR) != 0) {
         return -1;
     }
@@ -208,7 +210,8 @@ static ms_status wait_connected(int descriptor, int64_t deadline_ns, int *proble
     }
 }
 
-/* A Unix socket with a full backlog says EAGAIN at once: there is nothing to poll for, so it is tried again. */
+/* A Unix socket with a full backlog says EAGAIN at once: there is nothing to poll for, so it is
+ * tried again. */
 static ms_status connect_until(int descriptor, const te_address *address, int64_t deadline_ns,
                                int *problem) {
     for (;;) {

@@ -1,7 +1,9 @@
-/* Faults on purpose: with -DMS_FAULTS the n-th allocation or system call of a file that includes this header fails.
+/* Faults on purpose: with -DMS_FAULTS the n-th allocation or system call of a file that includes
+ * this header fails.
  *
- * The fault loop (tests/c/fault_test.c) arms one call after the other until a whole scenario runs without meeting a
- * fault, so that every error path is walked.  Without MS_FAULTS this header is empty.  Include it last.
+ * The fault loop (tests/c/fault_test.c) arms one call after the other until a whole scenario runs
+ * without meeting a fault, so that every error path is walked.  Without MS_FAULTS this header is
+ * empty.  Include it last.
  */
 #ifndef TE_FAULT_H
 #define TE_FAULT_H

@@ -1,11 +1,12 @@
 /* What the files of the transfer engine share.  Nothing here is seen outside this room.
  *
- * Threads.  An I/O thread owns its links (accepted or dialled connections): it alone receives on them, registers them
- * with epoll and closes them.  Other threads send on a link with te_link_send, and ask for everything else by posting
- * (te_link_post).  An asking connection (te_connection) belongs to the thread that checked it out.
+ * Threads.  An I/O thread owns its links (accepted or dialled connections): it alone receives on
+ * them, registers them with epoll and closes them.  Other threads send on a link with
+ * te_link_send, and ask for everything else by posting (te_link_post).  An asking connection
+ * (te_connection) belongs to the thread that checked it out.
  *
- * Lock order: engine->peers_lock, then link->lock, then io->lock or engine->segments_lock.  No lock is held over a system call that can block,
- * nor over a callback of a service or a segment.
+ * Lock order: engine->peers_lock, then link->lock, then io->lock or engine->segments_lock.  No
+ * lock is held over a system call that can block, nor over a callback of a service or a segment.
  */
 #ifndef TE_INTERNAL_H
 #define TE_INTERNAL_H
@@ -62,8 +63,9 @@ void te_segments_close(te_engine *engine);
 
 /* ---- engine (engine.c) -------------------------------------------------------------------------------- */
 
-/* Answers one method; runs on the link's I/O thread, must not block.  The request is a REQUEST (never one-way) of a
- * link that has said HELLO; it must be answered now or later (te_answer, te_link_answer). */
+/* Answers one method; runs on the link's I/O thread, must not block.  The request is a REQUEST
+ * (never one-way) of a link that has said HELLO; it must be answered now or later (te_answer,
+ * te_link_answer). */
 typedef void te_method(te_engine *engine, te_link *link, const te_request *request);
 
 struct te_engine {
@@ -98,18 +100,19 @@ struct te_engine {
     uint32_t log_first, log_count;
     uint64_t log_lost;
 
-    /* Methods beyond HELLO, PING, READ and WRITE that the engine answers itself: set by te_engine_open from the files
-     * that implement them (ATTACH, SHARE, UNSHARE: shm.c; OPEN_SEGMENT, NOTIFY: batch.c, memory.c), before any thread
-     * runs.  NULL: the service's. */
+    /* Methods beyond HELLO, PING, READ and WRITE that the engine answers itself: set by
+     * te_engine_open from the files that implement them (ATTACH, SHARE, UNSHARE: shm.c;
+     * OPEN_SEGMENT, NOTIFY: batch.c, memory.c), before any thread runs.  NULL: the service's. */
     te_method *methods[256];
 
-    /* Memory SHAREd by the peer behind `link`: its address here, held until source_release.  Any I/O thread.
-     * NULL functions: no shared memory in this engine. */
+    /* Memory SHAREd by the peer behind `link`: its address here, held until source_release.  Any
+     * I/O thread. NULL functions: no shared memory in this engine. */
     ms_status (*source_acquire)(te_engine *engine, te_link *link, uint32_t source, uint64_t offset,
                                 uint64_t length, const void **address);
     void (*source_release)(te_engine *engine, te_link *link, uint32_t source);
-    /* An accepted link's HELLO was answered OK / the link is gone (after the last source_release).  On its I/O thread:
-     * what a process shared lives as long as one of its links. */
+    /* An accepted link's HELLO was answered OK / the link is gone (after the last
+     * source_release).  On its I/O thread: what a process shared lives as long as one of its
+     * links. */
     void (*link_opened)(te_engine *engine, te_link *link);
     void (*link_closed)(te_engine *engine, te_link *link);
 
@@ -164,7 +167,8 @@ ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count,
 /* *passed gets a descriptor that came along (others are closed); -1 = none came. */
 ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int *passed,
                           size_t passed_room, size_t *passed_count, int flags);
-/* Moves the start of an array of blocks by `bytes`: *parts and *count are advanced, the first one is shortened. */
+/* Moves the start of an array of blocks by `bytes`: *parts and *count are advanced, the first one
+ * is shortened. */
 void te_iov_advance(struct iovec **parts, size_t *count, size_t bytes);
 size_t te_iov_bytes(const struct iovec *parts, size_t count);
 /* Between a flat buffer and blocks, from byte `offset` of the blocks on. */
@@ -254,7 +258,8 @@ void te_link_hold(te_link *link);
 void te_link_release(te_link *link);
 /* The link of that number, held; NULL when it is gone. */
 te_link *te_link_find(te_engine *engine, te_peer peer);
-/* A held link in the table of peers, on an I/O thread's mailbox; takes the descriptor (also on failure). */
+/* A held link in the table of peers, on an I/O thread's mailbox; takes the descriptor (also on
+ * failure). */
 ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_dialled,
                        const char *name, te_link **link);
 /* Asks the link's I/O thread for something; any thread. */
@@ -307,17 +312,19 @@ void te_io_update(te_link *link); /* what epoll should watch for */
 
 /* ---- READ and WRITE at the serving side (serve_read.c, serve_write.c); on the I/O thread ---------------------- */
 void te_serve_read(te_link *link, const te_request *request);
-/* Sends some more.  1: done, 0: the socket is full or the turn is over (*moved says how much), -1: broken. */
+/* Sends some more.  1: done, 0: the socket is full or the turn is over (*moved says how much), -1:
+ * broken. */
 int te_read_job_step(te_link *link, te_read_job *job, size_t *moved);
 void te_read_job_free(te_link *link, te_read_job *job); /* gives back what is still held */
 bool te_read_job_uses_removed(const te_read_job *job);
 
 /* Body and header have arrived.  False: the link has been failed. */
 bool te_serve_write_begin(te_link *link, const te_request *request);
-/* Receives payload or copies from SHAREd memory.  1: the frame has ended, 0: wait for the socket (or, with *moved at
- * TE_TURN_BYTES or more, for the next turn), -1: broken (link closed). */
+/* Receives payload or copies from SHAREd memory.  1: the frame has ended, 0: wait for the socket
+ * (or, with *moved at TE_TURN_BYTES or more, for the next turn), -1: broken (link closed). */
 int te_serve_write_step(te_link *link, size_t *moved);
-/* Without waiting, on the I/O thread.  1: something came, 0: nothing is there, -1: the link was closed. */
+/* Without waiting, on the I/O thread.  1: something came, 0: nothing is there, -1: the link was
+ * closed. */
 int te_link_receive(te_link *link, struct iovec *parts, size_t count, size_t *received);
 void te_write_job_free(te_link *link, te_write_job *job);
 bool te_write_job_uses_removed(const te_write_job *job);
@@ -347,7 +354,8 @@ struct te_connection {
     size_t passed_count;
 };
 
-/* Sends `hello` on a connected socket and waits for the answer, whose body goes to *answer (malloc'ed). */
+/* Sends `hello` on a connected socket and waits for the answer, whose body goes to *answer
+ * (malloc'ed). */
 ms_status te_connection_hello(te_connection *connection, const void *hello, size_t hello_length,
                               uint8_t **answer, size_t *answer_length, int64_t deadline_ns);
 /* te_send with a descriptor passed along (SHARE). */
@@ -357,17 +365,19 @@ ms_status te_send_passing(te_connection *connection, uint8_t kind, uint16_t meth
 /* Sends all of it.  The blocks are changed. */
 ms_status te_connection_send(te_connection *connection, struct iovec *parts, size_t count,
                              int descriptor, int64_t deadline_ns);
-/* At least one byte (spin: the short spin first); with `all`, everything.  The blocks are changed. */
+/* At least one byte (spin: the short spin first); with `all`, everything.  The blocks are
+ * changed. */
 ms_status te_connection_receive(te_connection *connection, struct iovec *parts, size_t count,
                                 bool all, bool spin, size_t *received, int64_t deadline_ns);
-/* An answer's header and what has come of the rest: blocks as te_connection_receive, the header being the first one;
- * at least the header is complete afterwards.  The blocks are not changed; at most TE_FRAME_IOVECS + 8. */
+/* An answer's header and what has come of the rest: blocks as te_connection_receive, the header
+ * being the first one; at least the header is complete afterwards.  The blocks are not changed; at
+ * most TE_FRAME_IOVECS + 8. */
 ms_status te_connection_first(te_connection *connection, const struct iovec *parts, size_t count,
                               bool spin, size_t *received, int64_t deadline_ns);
 /* Is it an answer in our version, with lengths that can be? */
 ms_status te_connection_check(te_connection *connection, const ms_header *header);
-/* An answer with body, payload and trailer (together at most MS_BODY_BYTES_MAX) one after the other in reply->body,
- * which the caller frees; reply->body_size bytes. */
+/* An answer with body, payload and trailer (together at most MS_BODY_BYTES_MAX) one after the
+ * other in reply->body, which the caller frees; reply->body_size bytes. */
 ms_status te_receive_whole(te_connection *connection, te_reply *reply, int64_t deadline_ns);
 /* Keeps why, and marks the connection as broken.  Returns `status`. */
 ms_status te_connection_fail(te_connection *connection, ms_status status, const char *format, ...)
@@ -378,19 +388,20 @@ void te_hello_default(const te_engine *engine, uint8_t hello[TE_HELLO_DEFAULT_BY
 
 /* Without waiting for a connection of the pool (it may dial); LIMIT when all are in use. */
 ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection);
-/* Around a call that touches the channel after it has checked a connection in: te_channel_close waits for it.
- * CLOSED: it is closing; then there is nothing to leave. */
+/* Around a call that touches the channel after it has checked a connection in: te_channel_close
+ * waits for it. CLOSED: it is closing; then there is nothing to leave. */
 ms_status te_channel_enter(te_channel *channel);
 void te_channel_leave(te_channel *channel);
 te_engine *te_channel_engine(const te_channel *channel);
 /* Keeps the sentence of a failed exchange for te_channel_error. */
 void te_channel_set_error(te_channel *channel, const char *error);
-/* shm.c hangs its mappings and shares of that peer here; freed by te_channel_close through `free_attachments`. */
+/* shm.c hangs its mappings and shares of that peer here; freed by te_channel_close through
+ * `free_attachments`. */
 void te_channel_set_attachments(te_channel *channel, void *attachments,
                                 void (*free_attachments)(void *attachments));
 void *te_channel_attachments(te_channel *channel);
-/* Grows when what was SHAREd over this channel may have been forgotten by the peer: its last Unix connection closed,
- * or another process answers. */
+/* Grows when what was SHAREd over this channel may have been forgotten by the peer: its last Unix
+ * connection closed, or another process answers. */
 uint64_t te_channel_shares_epoch(te_channel *channel);
 
 #endif

@@ -1,12 +1,14 @@
 /* te_read and te_write: many items in few frames, large totals over several connections.
  *
- * A transfer is a list of items and a cursor.  Whoever carries it takes the next part from the cursor: up to `part_bytes`
- * bytes and TE_FRAME_IOVECS blocks, an item being cut where a part is full.  The caller carries the first part; for a
- * large total, worker threads carry others over connections of their own, if there are any free.  The caller waits only
- * for parts that a worker has taken.  So a busy worker costs speed, never progress, and on return nobody touches memory.
+ * A transfer is a list of items and a cursor.  Whoever carries it takes the next part from the
+ * cursor: up to `part_bytes` bytes and TE_FRAME_IOVECS blocks, an item being cut where a part is
+ * full.  The caller carries the first part; for a large total, worker threads carry others over
+ * connections of their own, if there are any free.  The caller waits only for parts that a worker
+ * has taken.  So a busy worker costs speed, never progress, and on return nobody touches memory.
  *
- * A part is one frame.  Its answer is received by one recvmsg into header, targets and trailer, which is right when every
- * item is OK; else the bytes of later items lie too far in front, and are moved to their places.
+ * A part is one frame.  Its answer is received by one recvmsg into header, targets and trailer,
+ * which is right when every item is OK; else the bytes of later items lie too far in front, and
+ * are moved to their places.
  */
 #include "te_parts.h"
 
@@ -177,8 +179,8 @@ static ms_status refused_read(transfer *moved, const part *taken, te_connection 
     return MS_OK;
 }
 
-/* Moves `length` bytes that lie at `from` in the stream of blocks to the block `to`, which begins at or behind them.
- * From the end, so that nothing is overwritten before it was moved. */
+/* Moves `length` bytes that lie at `from` in the stream of blocks to the block `to`, which begins
+ * at or behind them. From the end, so that nothing is overwritten before it was moved. */
 static void move_back(const struct iovec *blocks, size_t to, uint64_t from, uint64_t length) {
     uint64_t begins = 0;
     size_t at = 0;
@@ -197,7 +199,8 @@ static void move_back(const struct iovec *blocks, size_t to, uint64_t from, uint
     }
 }
 
-/* Some items were refused and sent no bytes: the others' lie one behind the other; each to its place, the last first. */
+/* Some items were refused and sent no bytes: the others' lie one behind the other; each to its
+ * place, the last first. */
 static void spread(const struct iovec *blocks, const ms_read_result *results, size_t count,
                    uint64_t payload) {
     for (size_t i = count; i-- > 0;) {
@@ -208,7 +211,8 @@ static void spread(const struct iovec *blocks, const ms_read_result *results, si
     }
 }
 
-/* `payload` bytes and the trailer into the targets' blocks and `results`; `there` bytes have come into the blocks. */
+/* `payload` bytes and the trailer into the targets' blocks and `results`; `there` bytes have come
+ * into the blocks. */
 static ms_status receive_short(te_connection *connection, const struct iovec *blocks, size_t count,
                                uint64_t payload, ms_read_result *results, size_t there,
                                int64_t deadline_ns) {
@@ -221,8 +225,9 @@ static ms_status receive_short(te_connection *connection, const struct iovec *bl
         left -= cut[rest_count++].iov_len;
     }
     if (there > payload) {
-        /* Some of the trailer lies where payload was expected, and what came after that at the beginning of
-         * the trailer's own place: small items whose trailer is larger than they are. */
+        /* Some of the trailer lies where payload was expected, and what came after that at the
+         * beginning of the trailer's own place: small items whose trailer is larger than they
+         * are. */
         size_t expected = te_iov_bytes(blocks, count);
         size_t behind = there > expected ? there - expected : 0;
         size_t before = there - (size_t)payload - behind;
@@ -342,7 +347,8 @@ static void write_status(transfer *moved, const part *taken, size_t i, uint32_t 
     pthread_mutex_unlock(&moved->lock);
 }
 
-/* The part's items as they go out: the caller's own when none is cut or loses its seal, else changed copies. */
+/* The part's items as they go out: the caller's own when none is cut or loses its seal, else
+ * changed copies. */
 static const ms_write_item *items_of(const transfer *moved, const part *taken,
                                      ms_write_item *copies) {
     const ms_write_item *items = moved->writes + taken->first;
@@ -453,7 +459,8 @@ static void let_go(transfer *moved) {
     }
 }
 
-/* A worker's share: as many parts as it gets, over a connection of its own; without one it does nothing. */
+/* A worker's share: as many parts as it gets, over a connection of its own; without one it does
+ * nothing. */
 static void carry_in_worker(void *argument) {
     transfer *moved = argument;
     pthread_mutex_lock(&moved->lock);
@@ -620,7 +627,8 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
     return status;
 }
 
-/* Second round of a striped write: every byte has been answered, now the seals, each as an item without bytes. */
+/* Second round of a striped write: every byte has been answered, now the seals, each as an item
+ * without bytes. */
 static ms_status write_seals(const transfer *written, const uint8_t *seals, size_t seals_length,
                              uint32_t *statuses) {
     size_t sealed = 0, offset = 0, kept = 0;

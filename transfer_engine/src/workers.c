@@ -1,7 +1,8 @@
 /* Worker threads: second halves of copies, further connections of a striped transfer, batches.
  *
- * A bounded ring of jobs.  A thread is started only when a job finds none waiting, so that a process which never needs
- * one has none.  Jobs are run to their end; te_workers_close runs what is still queued, because whoever queued it waits.
+ * A bounded ring of jobs.  A thread is started only when a job finds none waiting, so that a
+ * process which never needs one has none.  Jobs are run to their end; te_workers_close runs what
+ * is still queued, because whoever queued it waits.
  */
 #include "te_internal.h"
 
@@ -101,7 +102,8 @@ ms_status te_spawn(te_engine *engine, void (*run)(void *argument), void *argumen
         status = MS_LIMIT;
     } else if (workers->count >= workers->waiting &&
                workers->started < engine->config.worker_threads) {
-        /* Nobody is free for it.  The lock is kept: a second caller would start the same thread again. */
+        /* Nobody is free for it.  The lock is kept: a second caller would start the same thread
+         * again. */
         status = te_thread_start(&workers->threads[workers->started], "te-worker", work, workers);
         workers->started += status == MS_OK;
         if (status != MS_OK && workers->started > 0) {
