@@ -360,9 +360,10 @@ typedef struct md_events_ring {
     X(object_bytes)                                                                                \
     X(sessions)                                                                                    \
     X(puts_open)                                                                                   \
-    X(puts_parked) X(puts_started) X(puts_completed) X(puts_revoked) X(puts_expired)               \
-        X(puts_refused) X(exists_keys) X(exists_hits) X(lookup_keys) X(lookup_hits) X(removed)     \
-            X(evicted) X(evicted_bytes) X(expired) X(lost) X(replicas_added) X(replicas_lost)      \
+    X(puts_parked)                                                                                 \
+    X(puts_started) X(puts_completed) X(puts_revoked) X(puts_expired) X(puts_refused)              \
+        X(exists_keys) X(exists_hits) X(lookup_keys) X(lookup_hits) X(removed) X(evicted)          \
+            X(evicted_bytes) X(expired) X(lost) X(replicas_added) X(replicas_lost)                 \
                 X(frees_pending) X(frees_cleared) X(frees_repeated) X(pins) X(tombstones)          \
                     X(inventory_items) X(inventory_refused) X(changes_running) X(changes_done)     \
                         X(changes_failed) X(notes) X(notes_failed) X(events) X(sessions_ended)     \
@@ -595,8 +596,8 @@ void md_leave_timer(md_core *core, uint32_t leave);
 void md_free_send_all(md_core *core, uint32_t server);
 /* Begins a wait of `waiter` for everything of a key that leaves, of versions below `below`, and for a tombstone up to stone_version when
  * a member is absent (0: without).  OK: nothing to wait for; PENDING; NO_MEMORY. */
-ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t below, uint64_t stone_version, ms_status status,
-                          uint64_t waiter);
+ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t below, uint64_t stone_version,
+                          ms_status status, uint64_t waiter);
 bool md_tombstone_set(md_core *core, ms_hash hash, uint64_t version);
 uint64_t md_tombstone_version(md_core *core, ms_hash hash); /* 0: none */
 void md_tombstones_clear(md_core *core);
