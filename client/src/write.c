@@ -343,7 +343,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
     ms_status status = list_open(&list, writes);
     bool staged_any = false;
     for (size_t i = 0; i < put->count && status == MS_OK; i++) {
-        if (nodes[i] != node)
+        if (nodes[i] != node || put->states[i].sealed & 1ull << replica_index)
             continue;
         const cl_replica *replica = &put->states[i].grant->replicas[replica_index];
         uint32_t source = 0;
@@ -411,6 +411,19 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
     return status;
 }
 
+/* Whether the server did not know memory that it was told to copy from. */
+static bool forget_shares(cl_putting *put, cl_node *node, cl_node *const *nodes) {
+    bool any = false;
+    for (size_t i = 0; i < put->count; i++)
+        if (nodes[i] == node && put->states[i].failed == MS_NOT_REGISTERED) {
+            put->states[i].failed = MS_OK;
+            any = true;
+        }
+    if (any)
+        te_channel_shares_forget(node->writing);
+    return any;
+}
+
 ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure) {
     cl_node *scratch[16], **nodes = scratch;
     *is_done = false;
@@ -451,6 +464,9 @@ ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure) {
                 continue;
             cl_node *node = nodes[i];
             ms_status status = write_node(put, node, r, nodes, may_relay, is_done, failure);
+            /* The server had dropped our shared memory with our last connection: share it again. */
+            if (!*is_done && forget_shares(put, node, nodes))
+                status = write_node(put, node, r, nodes, false, is_done, failure);
             if (status != MS_OK)
                 worst = status;
             for (size_t j = i; j < put->count; j++)

@@ -549,3 +549,34 @@ def test_memory_may_lie_in_pieces(store: Client, prefix: str, size: int) -> None
     several = [[bytearray(len(piece)) for piece in cut(one, chance)] for one in values]
     assert store.get_batch_into(keys, several) == [size] * 20
     assert [b"".join(parts) for parts in several] == values
+
+
+def test_shared_memory_survives_lost_connections(shared_cluster: Cluster) -> None:
+    """Its server forgets a client's memory with the last connection; the next put shares again."""
+    import socket
+
+    key = uuid.uuid4().hex
+    with Client(shared_cluster.address, strict=True) as store:
+        memory = store.alloc(MIB)
+        memory[:] = value_of("shared", MIB)
+        other = bytearray(value_of("staged", 3 * MIB))
+        lost = 0
+        for round_number in range(3):
+            assert store.put(f"{key}/a{round_number}", memory) is True
+            assert store.put(f"{key}/b{round_number}", other) is True
+            for name in os.listdir("/proc/self/fd"):
+                try:
+                    held = socket.socket(fileno=os.dup(int(name)))
+                except OSError:
+                    continue
+                with held:
+                    is_ours = (
+                        held.family == socket.AF_UNIX
+                        and b"server-" in str(held.getpeername()).encode()
+                    )
+                    if is_ours:
+                        held.shutdown(socket.SHUT_RDWR)
+                        lost += 1
+        assert lost >= 3
+        assert store.get(f"{key}/a2") == memory
+        assert store.remove_matching(key) == 6
