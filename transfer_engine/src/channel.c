@@ -56,7 +56,7 @@ struct te_channel {
     void (*free_attachments)(void *attachments);
 };
 
-/* ---- open ---------------------------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 static uint32_t count_addresses(const char *text) {
     uint32_t count = 1;
@@ -177,7 +177,7 @@ ms_status te_channel_open_simple(te_engine *engine, const char *address, const u
     return channel_open(engine, &config, channel, NULL);
 }
 
-/* ---- small things ------------------------------------------------------------------------------------------------------ */
+/* ---- small things ---------------------------------------------------------------------------- */
 
 te_engine *te_channel_engine(const te_channel *channel) { return channel->engine; }
 
@@ -222,7 +222,7 @@ void *te_channel_attachments(te_channel *channel) {
     return attachments;
 }
 
-/* ---- connections come and go ------------------------------------------------------------------------------------------- */
+/* ---- connections come and go ----------------------------------------------------------------- */
 
 static void drop_passed(te_connection *connection) {
     while (connection->passed_count > 0) {
@@ -454,7 +454,7 @@ static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **
     return status;
 }
 
-/* ---- checkout and checkin ------------------------------------------------------------------------------------------------ */
+/* ---- checkout and checkin -------------------------------------------------------------------- */
 
 /* An idle connection must be silent: its end, or a byte that nobody asked for, makes it useless. */
 static bool is_alive(const te_connection *connection) {
@@ -642,7 +642,7 @@ void te_checkin(te_connection *connection, bool reusable) {
     destroy_chain(useless);
 }
 
-/* ---- a new HELLO, the end --------------------------------------------------------------------------------------------------- */
+/* ---- a new HELLO, the end -------------------------------------------------------------------- */
 
 void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length) {
     uint8_t *copy = NULL;

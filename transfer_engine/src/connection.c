@@ -39,7 +39,7 @@ ms_status te_connection_fail(te_connection *connection, ms_status status, const 
     return status;
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 /* False when the deadline has passed. */
 static bool wait_for(int descriptor, short events, int64_t deadline_ns) {
@@ -167,7 +167,7 @@ ms_status te_connection_send(te_connection *connection, struct iovec *parts, siz
     return MS_OK;
 }
 
-/* ---- frames ------------------------------------------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 uint64_t te_next_request(te_connection *connection) { return ++connection->request; }
 
@@ -401,7 +401,7 @@ ms_status te_receive_whole(te_connection *connection, te_reply *reply, int64_t d
     return status;
 }
 
-/* ---- waiting for one of two ------------------------------------------------------------------------------------------ */
+/* ---- waiting for one of two ------------------------------------------------------------------ */
 
 /* Something (also the end) is there to be received. */
 static bool is_readable(const te_connection *connection) {
@@ -434,7 +434,7 @@ ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t
     }
 }
 
-/* ---- HELLO ------------------------------------------------------------------------------------------------------------ */
+/* ---- HELLO ----------------------------------------------------------------------------------- */
 
 ms_status te_connection_hello(te_connection *connection, const void *hello, size_t hello_length,
                               uint8_t **answer, size_t *answer_length, int64_t deadline_ns) {

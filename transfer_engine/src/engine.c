@@ -17,7 +17,7 @@
 #define PEER_SLOTS_MAX 65536u /* 16 bits of a peer's number */
 #define THREAD_STACK_BYTES (512u << 10)
 
-/* ---- time --------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 int64_t te_now_ns(void) {
     struct timespec now;
@@ -34,7 +34,7 @@ uint32_t te_deadline_ms(int64_t deadline_ns) {
     return milliseconds > UINT32_MAX ? UINT32_MAX : (uint32_t)milliseconds;
 }
 
-/* ---- fork --------------------------------------------------------------------------------------------- */
+/* ---- fork ------------------------------------------------------------------------------------ */
 
 /* A child has none of the parent's threads and must not touch its sockets: it is told apart by
  * this number, which costs less than a getpid on every call. */
@@ -57,7 +57,7 @@ ms_status te_engine_check(const te_engine *engine) {
     return atomic_load_explicit(&engine->is_stopping, memory_order_relaxed) ? MS_CLOSED : MS_OK;
 }
 
-/* ---- sentences ------------------------------------------------------------------------------------------ */
+/* ---- sentences ------------------------------------------------------------------------------- */
 
 void te_error(char *error, const char *format, ...) {
     if (error == NULL) {
@@ -105,7 +105,7 @@ bool te_engine_log_next(te_engine *engine, char *line) {
     return found;
 }
 
-/* ---- threads -------------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 ms_status te_thread_start(pthread_t *thread, const char *name, void *(*run)(void *),
                           void *argument) {
@@ -145,7 +145,7 @@ bool te_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t dea
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 
-/* ---- open and close --------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 void te_engine_config_default(te_engine_config *config) {
     *config = (te_engine_config){

@@ -21,7 +21,7 @@
 
 #define SEND_PARTS_MAX 64
 
-/* ---- references and the table ------------------------------------------------------------------------------- */
+/* ---- references and the table ---------------------------------------------------------------- */
 
 void te_link_hold(te_link *link) {
     atomic_fetch_add_explicit(&link->references, 1, memory_order_relaxed);
@@ -135,7 +135,7 @@ void te_link_post(te_link *link, uint32_t posts) {
     }
 }
 
-/* ---- sending ------------------------------------------------------------------------------------------------ */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static void out_free(te_link *link, te_out *out) {
     for (size_t i = 0; i < out->descriptor_count; i++) {
@@ -375,7 +375,7 @@ bool te_link_reads_removed(te_link *link) {
     return found;
 }
 
-/* ---- frames ------------------------------------------------------------------------------------------------- */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_status status,
                            size_t body_length, uint64_t payload_length, size_t trailer_length) {
@@ -480,7 +480,7 @@ ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method
     return status;
 }
 
-/* ---- steps, closing, the fence -------------------------------------------------------------------------------- */
+/* ---- steps, closing, the fence --------------------------------------------------------------- */
 
 bool te_link_step_begin(te_link *link) {
     pthread_mutex_lock(&link->lock);
@@ -618,7 +618,7 @@ size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, v
     return closed;
 }
 
-/* ---- dialling -------------------------------------------------------------------------------------------------- */
+/* ---- dialling -------------------------------------------------------------------------------- */
 
 ms_status te_dial(te_engine *engine, const char *address_text, const struct iovec *hello,
                   size_t hello_count, int64_t deadline_ns, void *peer_context, te_peer *peer,

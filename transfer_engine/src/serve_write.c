@@ -35,7 +35,7 @@ static uint64_t payload_bytes(const ms_write_item *item) {
 
 static bool is_ok(const te_write_job *job, uint32_t i) { return job->statuses[i] == MS_OK; }
 
-/* ---- parsing ---------------------------------------------------------------------------------------------------- */
+/* ---- parsing --------------------------------------------------------------------------------- */
 
 /* The sums over the items against the lengths in the header; NULL, or what is wrong. */
 static const char *check(const ms_header *header, const uint8_t *body, uint32_t *counted) {
@@ -109,7 +109,7 @@ bool te_serve_write_begin(te_link *link, const te_request *request) {
     return true;
 }
 
-/* ---- items -------------------------------------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------------------- */
 
 /* Where the item's bytes go, and whether they may: 0-based in a plain region, else inside its
  * extent. */
@@ -199,7 +199,7 @@ bool te_write_job_uses_removed(const te_write_job *job) {
     return false;
 }
 
-/* ---- moving bytes --------------------------------------------------------------------------------------------------- */
+/* ---- moving bytes ---------------------------------------------------------------------------- */
 
 /* Copies item `done` from SHAREd memory, a turn's worth.  False: a fence has closed the link. */
 static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
@@ -323,7 +323,7 @@ static int take_payload(te_link *link, te_write_job *job, size_t *moved, bool *i
     return outcome;
 }
 
-/* ---- the frame --------------------------------------------------------------------------------------------------------- */
+/* ---- the frame ------------------------------------------------------------------------------- */
 
 static void finish(te_link *link, te_write_job *job) {
     ms_status first = MS_OK;

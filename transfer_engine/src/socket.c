@@ -22,7 +22,7 @@
 #define BACKLOG 4096
 #define DESCRIPTORS_MAX 4 /* passed with one frame */
 
-/* ---- addresses ------------------------------------------------------------------------------------------ */
+/* ---- addresses ------------------------------------------------------------------------------- */
 
 static ms_status parse_unix(const char *path, size_t length, te_address *address, char *error) {
     struct sockaddr_un *un = (struct sockaddr_un *)&address->storage;
@@ -84,7 +84,7 @@ ms_status te_address_parse(const char *text, size_t length, te_address *address,
     return MS_OK;
 }
 
-/* ---- options -------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 void te_socket_tune(int descriptor, bool is_unix) {
     if (is_unix) {
@@ -110,7 +110,7 @@ ms_status te_socket_set_blocking(int descriptor, bool blocking) {
     return MS_OK;
 }
 
-/* ---- listening -------------------------------------------------------------------------------------------- */
+/* ---- listening ------------------------------------------------------------------------------- */
 
 /* A file that nobody listens on is left over from a process that died. */
 static bool is_stale(const te_address *address) {
@@ -184,7 +184,7 @@ ms_status te_socket_listen(const te_address *address, int *listener, uint16_t *p
     return MS_OK;
 }
 
-/* ---- connecting ------------------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 static ms_status wait_connected(int descriptor, int64_t deadline_ns, int *problem) {
     for (;;) {
@@ -266,7 +266,7 @@ ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int 
     return MS_OK;
 }
 
-/* ---- moving bytes ----------------------------------------------------------------------------------------- */
+/* ---- moving bytes ---------------------------------------------------------------------------- */
 
 ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count,
                        const int *descriptors, size_t descriptor_count, int flags) {

@@ -44,7 +44,7 @@ typedef struct te_read_job te_read_job;
 typedef struct te_write_job te_write_job;
 typedef struct te_workers te_workers;
 
-/* ---- segments (segment.c) ----------------------------------------------------------------------------- */
+/* ---- segments (segment.c) -------------------------------------------------------------------- */
 
 struct te_segment {
     te_segment_config config; /* the two paths are the segment's own copies */
@@ -61,7 +61,7 @@ bool te_segment_is_removed(te_segment *segment);
 void te_segments_open(te_engine *engine);
 void te_segments_close(te_engine *engine);
 
-/* ---- engine (engine.c) -------------------------------------------------------------------------------- */
+/* ---- engine (engine.c) ----------------------------------------------------------------------- */
 
 /* Answers one method; runs on the link's I/O thread, must not block.  The request is a REQUEST
  * (never one-way) of a link that has said HELLO; it must be answered now or later (te_answer,
@@ -139,11 +139,11 @@ bool te_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t dea
 /* Milliseconds left, at least 0, at most UINT32_MAX; for ms_header.status of a request. */
 uint32_t te_deadline_ms(int64_t deadline_ns);
 
-/* ---- workers (workers.c): started when first needed, up to config.worker_threads ------------------------ */
+/* ---- workers (workers.c): started when first needed, up to config.worker_threads ------------- */
 ms_status te_workers_open(te_engine *engine);
 void te_workers_close(te_engine *engine); /* runs what is queued, joins */
 
-/* ---- sockets (socket.c) --------------------------------------------------------------------------------- */
+/* ---- sockets (socket.c) ---------------------------------------------------------------------- */
 
 typedef struct te_address {
     struct sockaddr_storage storage;
@@ -177,7 +177,7 @@ void te_iov_read(const struct iovec *parts, size_t count, size_t offset, void *t
 void te_iov_write(const struct iovec *parts, size_t count, size_t offset, const void *source,
                   size_t length);
 
-/* ---- served connections (peer.c, server.c) --------------------------------------------------------------- */
+/* ---- served connections (peer.c) --------------------------------------------------- */
 
 /* One frame (or the rest of it) that waits for the socket. */
 typedef struct te_out {
@@ -293,7 +293,7 @@ void te_link_step_end(te_link *link);
 ms_header te_answer_header(te_engine *engine, const ms_header *request, ms_status status,
                            size_t body_length, uint64_t payload_length, size_t trailer_length);
 
-/* ---- I/O threads (server.c) -------------------------------------------------------------------------------- */
+/* ---- I/O threads (io.c, accept.c, receive.c) ------------------------------------------------------------------ */
 ms_status te_io_open(te_engine *engine);
 void te_io_stop(te_engine *engine); /* closes every link, joins */
 te_io *te_io_at(te_engine *engine, uint32_t index);
@@ -310,7 +310,7 @@ void te_io_retire(
 void te_io_watch_deadlines(te_link *link);
 void te_io_update(te_link *link); /* what epoll should watch for */
 
-/* ---- READ and WRITE at the serving side (serve_read.c, serve_write.c); on the I/O thread ---------------------- */
+/* ---- READ and WRITE at the serving side (serve_read.c, serve_write.c); on the I/O thread ----- */
 void te_serve_read(te_link *link, const te_request *request);
 /* Sends some more.  1: done, 0: the socket is full or the turn is over (*moved says how much), -1:
  * broken. */
@@ -329,7 +329,7 @@ int te_link_receive(te_link *link, struct iovec *parts, size_t count, size_t *re
 void te_write_job_free(te_link *link, te_write_job *job);
 bool te_write_job_uses_removed(const te_write_job *job);
 
-/* ---- asking side (connection.c, channel.c) ---------------------------------------------------------------------- */
+/* ---- asking side (connection.c, channel.c) --------------------------------------------------- */
 
 struct te_connection {
     te_channel *channel; /* NULL: of te_dial */

@@ -68,7 +68,7 @@ static uint64_t item_payload(const transfer *moved, size_t i) {
     return moved->reads == NULL && moved->writes[i].source != 0 ? 0 : item_length(moved, i);
 }
 
-/* ---- parts --------------------------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 /* The next part; under the lock.  False: there is none left. */
 static bool cut_part(transfer *moved, part *cut) {
@@ -126,7 +126,7 @@ static bool is_cut(const transfer *moved, const part *taken, size_t i) {
     return range_of(moved, taken, i, &start) != item_length(moved, i);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static void read_result(transfer *moved, const part *taken, size_t i, ms_read_result result) {
     if (!is_cut(moved, taken, i)) {
@@ -333,7 +333,7 @@ static ms_status exchange_read(transfer *moved, const part *taken, te_connection
     return status;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static void write_status(transfer *moved, const part *taken, size_t i, uint32_t status) {
     if (!is_cut(moved, taken, i)) {
@@ -428,7 +428,7 @@ static ms_status exchange_write(transfer *moved, const part *taken, te_connectio
     return MS_OK;
 }
 
-/* ---- carrying ------------------------------------------------------------------------------------------------------------- */
+/* ---- carrying -------------------------------------------------------------------------------- */
 
 static ms_status exchange(transfer *moved, const part *taken, te_connection *connection) {
     return moved->reads != NULL ? exchange_read(moved, taken, connection)
@@ -598,7 +598,7 @@ static ms_status run(const transfer *wanted, bool has_seals, bool *without_seals
     return status;
 }
 
-/* ---- the interface -------------------------------------------------------------------------------------------------------- */
+/* ---- the interface --------------------------------------------------------------------------- */
 
 ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
                   size_t count, ms_read_result *results, int64_t deadline_ns) {
