@@ -79,7 +79,7 @@ def _read_local() -> str | None:
         found = json.loads(_local_path().read_text())
         os.kill(int(found["pid"]), 0)
         return str(found["master"])
-    except (OSError, ValueError, KeyError, ConfigError):
+    except (OSError, ValueError, LookupError, TypeError, ConfigError):
         return None
 
 

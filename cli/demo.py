@@ -152,7 +152,10 @@ def _pool_bytes(block_bytes: int) -> int:
 
 
 @click.command("demo")
-@click.option("--requests", type=click.IntRange(2, 1000), default=400, show_default=True)
+@click.option(
+    "--requests", type=click.IntRange(2, 1000), default=400, show_default=True, metavar="N",
+    help="how many of the trace, 2 to 1000",
+)  # fmt: skip
 @click.option(
     "--block-bytes", type=SIZE, default=64 * KIB, metavar="SIZE", help="bytes of a block (64KiB)"
 )

@@ -28,7 +28,7 @@ def line_of(check: Check, *, has_color: bool, is_verbose: bool = False) -> str:
 
 @click.command("doctor")
 @click.option(
-    "--port", type=click.IntRange(1, 65533), default=DEFAULT_PORT, show_default=True,
+    "--port", type=click.IntRange(1, 65533), default=DEFAULT_PORT, show_default=True, metavar="N",
     help="the master's port that should be free or a master's",
 )  # fmt: skip
 @client_options

@@ -15,7 +15,7 @@ from mooncake_store.config import format_duration
 @click.command("ls")
 @click.argument("prefix", default="")
 @click.option("--regex", metavar="EXPRESSION", help="keys that match, instead of a prefix")
-@click.option("--limit", type=click.IntRange(min=1), help="stop after so many")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="stop after so many")
 @click.option("--long", "-l", "is_long", is_flag=True, help="size, replicas and what keeps it")
 @client_options
 def command(

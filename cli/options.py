@@ -18,8 +18,14 @@ if TYPE_CHECKING:
     from mooncake_store.client import Client
 
 __all__ = [
-    "DURATION", "KEY", "SIZE", "Access", "client_options", "output_options", "settings_options",
+    "DURATION", "KEY", "SHARED_OPTIONS", "SIZE", "Access", "client_options", "output_options",
+    "settings_options",
 ]  # fmt: skip
+
+SHARED_OPTIONS = (
+    "is_json", "is_quiet", "no_color", "verbose", "master", "context", "timeout", "config",
+)  # fmt: skip
+"""Names of the options that most commands have."""
 
 _KEY_BYTES_MAX = 1024
 

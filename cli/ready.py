@@ -14,7 +14,9 @@ from mooncake_store.errors import StoreError, UnavailableError
 
 @click.command("ready")
 @click.option("--wait", type=DURATION, default=0.0, metavar="TIME", help="try for so long")
-@click.option("--servers", type=click.IntRange(min=0), default=1, help="store servers needed")
+@click.option(
+    "--servers", type=click.IntRange(min=0), default=1, metavar="N", help="store servers needed (1)"
+)
 @client_options
 def command(output: Output, access: Access, wait: float, servers: int) -> int:
     """Exit with 0 when a master answers and enough store servers are ready.
