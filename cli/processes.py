@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mooncake_store.errors import StoreError, UnavailableError
+from mooncake_store.errors import UnavailableError
 
-__all__ = ["Child", "StoppedError", "end_with_parent"]
+__all__ = ["Child", "end_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _STOP_TIMEOUT_S = 10.0
@@ -85,8 +85,7 @@ class Child:
         """Return the document that the process prints once it serves.
 
         Raises:
-            StoppedError: It ended; it has told why on stderr.
-            UnavailableError: It said nothing in time.
+            UnavailableError: It ended and has told why on stderr, or it said nothing in time.
         """
         assert self._process.stdout is not None
         end = time.monotonic() + timeout_s
@@ -99,10 +98,7 @@ class Child:
                     raise UnavailableError(f"the {self.name} was not ready after {timeout_s:.0f} s")
                 part = os.read(self._process.stdout.fileno(), 65536)
                 if not part:
-                    code = self._process.wait()
-                    if self._log is not None:
-                        self._log.join()  # why it ended, before we say that it did
-                    raise StoppedError(self.name, code)
+                    raise self.stopped()
                 line += part
         document: dict[str, Any] = json.loads(line)
         return document
@@ -110,6 +106,15 @@ class Child:
     def poll(self) -> int | None:
         """The exit status, once it has ended."""
         return self._process.poll()
+
+    def stopped(self) -> UnavailableError:
+        """The error that says how it ended by itself."""
+        code = self._process.wait()
+        if self._log is not None:
+            self._log.join()  # why it ended, before we say that it did
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        hint = "`mooncake-store doctor` checks this machine"
+        return UnavailableError(f"the {self.name} {how}", hint=hint)
 
     def ask_to_end(self) -> None:
         """Ask it to end, and do not wait."""
@@ -132,19 +137,3 @@ class Child:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-
-
-class StoppedError(StoreError):
-    """A child ended by itself.
-
-    Attributes:
-        exit_code: Its exit status, negative for a signal.
-    """
-
-    def __init__(self, name: str, exit_code: int) -> None:
-        if exit_code < 0:
-            how = f"was killed by {signal.Signals(-exit_code).name}"
-        else:
-            how = f"ended with exit code {exit_code}"
-        super().__init__(f"the {name} {how}", hint="`mooncake-store doctor` checks this machine")
-        self.exit_code = exit_code

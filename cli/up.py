@@ -15,8 +15,9 @@ from mooncake_store.cli.contexts import read_document, remove_local, write_local
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import SIZE, output_options
 from mooncake_store.cli.output import Output, approximate_size
-from mooncake_store.cli.processes import Child, StoppedError
+from mooncake_store.cli.processes import Child
 from mooncake_store.config import Loaded, load
+from mooncake_store.errors import UnavailableError
 from mooncake_store.runtime import DEFAULT_PORT
 
 READY_TIMEOUT_S = 30.0
@@ -121,16 +122,16 @@ def command(output: Output, port: int | None, size: int | None, config: str | No
         output.note(f"ready after {result['ready_seconds']:.2f} s; Ctrl-C ends it")
         while not stopped:
             for child in children:
-                code = child.poll()
-                if code is not None:
-                    raise StoppedError(child.name, code)
+                if child.poll() is not None:
+                    raise child.stopped()
             time.sleep(0.1)
         return ExitCode.OK
-    except StoppedError as error:
+    except UnavailableError:
         if stopped:
             return ExitCode.INTERRUPTED  # before it was ready
-        if error.exit_code in list(ExitCode):
-            return error.exit_code  # it has told why
+        told = [child.poll() for child in children if child.poll() in list(ExitCode)]
+        if told:
+            return told[0] or ExitCode.FAILED  # a child that ends with our codes has said why
         raise
     finally:
         remove_local(os.getpid())
