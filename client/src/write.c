@@ -42,9 +42,12 @@ static void staging_give(cl_client *client, cl_staging *staging) {
     pthread_mutex_unlock(&client->staging_lock);
 }
 
+/* Frame n fills slot n % STAGING_SLOTS, over all extents of the put: answers come in order, so with fewer than
+ * STAGING_SLOTS in flight the server has done with what that slot held before. */
 typedef struct pipeline {
     te_connection *connection;
-    uint32_t in_flight;
+    uint64_t sent;      /* also one of which nobody knows how much arrived */
+    uint32_t in_flight; /* the server may still copy for so many */
     int64_t deadline_ns;
 } pipeline;
 
@@ -52,8 +55,10 @@ static ms_status pipeline_receive(pipeline *pipe) {
     uint8_t body[256];
     te_reply reply = {.body = body, .body_size = sizeof body};
     ms_status status = te_receive_exactly(pipe->connection, &reply, pipe->deadline_ns);
+    if (status != MS_OK)
+        return status;
     pipe->in_flight--;
-    return status != MS_OK ? status : (ms_status)reply.header.status;
+    return (ms_status)reply.header.status;
 }
 
 static ms_status pipeline_send(pipeline *pipe, const ms_write_item *item, const ms_writer *seal) {
@@ -61,12 +66,11 @@ static ms_status pipeline_send(pipeline *pipe, const ms_write_item *item, const 
     struct iovec body[3] = {{.iov_base = head, .iov_len = sizeof head},
                             {.iov_base = (void *)(uintptr_t)item, .iov_len = sizeof *item},
                             {.iov_base = seal->data, .iov_len = item->seal_length}};
-    ms_status status = te_send(pipe->connection, MS_REQUEST, MS_WRITE, 0,
-                               te_next_request(pipe->connection), cl_left_ms(pipe->deadline_ns),
-                               body, item->seal_length != 0 ? 3 : 2, NULL, 0, pipe->deadline_ns);
-    if (status == MS_OK)
-        pipe->in_flight++;
-    return status;
+    pipe->sent++;
+    pipe->in_flight++;
+    return te_send(pipe->connection, MS_REQUEST, MS_WRITE, 0,
+                   te_next_request(pipe->connection), cl_left_ms(pipe->deadline_ns),
+                   body, item->seal_length != 0 ? 3 : 2, NULL, 0, pipe->deadline_ns);
 }
 
 /* One extent through the slots of a staging buffer: the client fills one while the server drains others.
@@ -76,7 +80,8 @@ static ms_status stage_extent(cl_client *client, pipeline *pipe, const cl_stagin
                               cl_cursor *bytes, uint64_t length, const ms_writer *seal) {
     const uint64_t slot_bytes = client->config.staging_bytes / STAGING_SLOTS;
     uint64_t done = 0;
-    for (uint32_t slot = 0; done < length; slot = (slot + 1) % STAGING_SLOTS) {
+    while (done < length) {
+        const uint64_t slot = pipe->sent % STAGING_SLOTS;
         uint64_t step = length - done < slot_bytes ? length - done : slot_bytes;
         bool is_last = done + step == length;
         ms_status status = MS_OK;
