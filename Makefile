@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SETUP := $(VENV)/.setup-done
+INSTALLED := $(VENV)/.installed
+TOOLS := $(VENV)/.tools-installed
 # What an editable install depends on beside the C files, which make themselves known to setup.py.
 SETUP_INPUTS := pyproject.toml setup.py MANIFEST.in native/build_ffi.py
 C_INPUTS := $(wildcard mooncake_store/protocol/include/*.h mooncake_store/protocol/src/*.[ch] \
@@ -53,23 +54,29 @@ tools:
 	    echo "  sudo apt-get update && sudo apt-get install -y$$missing" >&2; exit 2; \
 	fi
 
-setup: native
+setup: native $(TOOLS)
 
-$(SETUP): $(SETUP_INPUTS) | tools
+$(INSTALLED): $(SETUP_INPUTS) | tools
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing mooncake-store and its tools in $(VENV) ..."
+	@echo "Installing mooncake-store in $(VENV) ..."
 	@$(BIN)/python -m pip install -qq --upgrade 'pip>=23' 'setuptools>=77' 'cffi>=1.17' wheel
+	@$(BIN)/python -m pip install -qq --no-build-isolation --editable .
+	@touch $@
+
+# What checks and tests need; the store itself, and so the demo, does not.
+$(TOOLS): $(INSTALLED)
+	@echo "Installing the tools of make check and make test in $(VENV) ..."
 	@$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-native: $(SETUP) $(NATIVE)
+native: $(INSTALLED) $(NATIVE)
 
 # The editable install has built it once; a changed C file is compiled again, alone.
-$(NATIVE): $(SETUP) $(C_INPUTS)
+$(NATIVE): $(INSTALLED) $(C_INPUTS)
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
-demo: setup
+demo: native
 	@$(BIN)/python -m mooncake_store.cli.main demo
 
 check: setup

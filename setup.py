@@ -28,8 +28,15 @@ class BuildNative(build_ext):
         flags = [*(ext.extra_compile_args or []), "-MMD"]
         # Objects of other flags (a sanitizer, a new option here) are other objects.
         identity = hashlib.sha256(repr((flags, ext.define_macros)).encode()).hexdigest()[:12]
-        object_dir = os.path.join(self.build_temp, identity)
-        jobs = [(generated[0], flags)]
+        object_dir = os.path.join("build", "native", identity)
+        os.makedirs(object_dir, exist_ok=True)
+        # pip builds an editable install in a folder that it throws away; what lies here is found
+        # again by the next build.
+        kept = Path("build", "native", Path(generated[0]).name)
+        text = Path(generated[0]).read_text()
+        if not kept.exists() or kept.read_text() != text:
+            kept.write_text(text)
+        jobs = [(str(kept), flags)]
         jobs += [(source, [*flags, *WARNING_FLAGS]) for source in written]
 
         def compile_one(job: tuple[str, list[str]]) -> str:
@@ -47,12 +54,11 @@ class BuildNative(build_ext):
             return target
 
         self._compiled = False
-        os.makedirs(object_dir, exist_ok=True)
         with ThreadPoolExecutor(self.parallel or os.cpu_count() or 1) as pool:
             objects = list(pool.map(compile_one, jobs))
         # What that very extension was linked from last: in place and in a wheel it may differ.
         target_name = hashlib.sha256(self.get_ext_fullpath(ext.name).encode()).hexdigest()[:12]
-        stamp = Path(self.build_temp, f"linked-{target_name}")
+        stamp = Path("build", "native", f"linked-{target_name}")
         linked = stamp.read_text() if stamp.exists() else ""
         inputs = "\n".join(objects)
         force, self.force = self.force, self.force or self._compiled or linked != inputs
