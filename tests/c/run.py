@@ -7,8 +7,8 @@ comments at its top:
     // variants: plain address                  (default: plain address thread)
     // timeout: 120                             (seconds; default 60)
     // flags: -Wl,--wrap=malloc                 (further compiler and linker flags)
-    // flags of store/src: -DST_TEST_STEPS      (only for that folder's sources and the test: objects
-                                                of the other folders are shared with other tests)
+    // flags of store/src: -DST_TEST_STEPS      (for the test and that folder's sources only:
+                                                the other objects are shared with other tests)
 
     tests/c/run.py [--variant NAME] [--jobs N] [NAME ...]
 """

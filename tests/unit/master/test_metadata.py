@@ -1,4 +1,4 @@
-"""The metadata core against models in Python: a dict with a clock, and the textbook form of each policy."""
+"""The metadata core against models: a dict with a clock, and the textbook form of each policy."""
 
 from __future__ import annotations
 
@@ -456,7 +456,10 @@ class ExactMachine(RuleBasedStateMachine):
 
 
 class AnySizeMachine(RuleBasedStateMachine):
-    """Objects of any size on several servers, FREEs that take time: what leaves is not predicted, only judged."""
+    """Objects of any size on several servers, FREEs that take time.
+
+    What leaves is not predicted, only judged.
+    """
 
     servers, pages = 3, 16
 
@@ -553,7 +556,8 @@ class AnySizeMachine(RuleBasedStateMachine):
         if key not in self.there:
             assert status == NOT_FOUND
             return
-        # It may find no room now, and then waits; in any case the object stays or was evicted to make room.
+        # It may find no room now, and then waits; in any case the object stays, or was evicted to
+        # make room.
         assert status in (OK, NO_SPACE, BUSY, PENDING, GONE)
         found = self.core.lookup(key)
         if found is not None:
