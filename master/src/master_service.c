@@ -249,12 +249,11 @@ static void on_request(void *context, const te_request *request) {
      * alone: nothing but the next frame writes to it. */
     if (!call.is_answered_later && header->kind == MS_REQUEST) {
         struct iovec body = {.iov_base = master->answer.data, .iov_len = master->answer.length};
-        if (call.is_payload)
-            te_answer(master->engine, request->peer, header, call.status, NULL, 0, body.iov_base,
-                      body.iov_len);
-        else
-            te_answer(master->engine, request->peer, header, call.status, &body,
-                      body.iov_len != 0 ? 1 : 0, NULL, 0);
+        bool is_body = !call.is_payload && body.iov_len != 0;
+        ms_status status =
+            te_answer(master->engine, request->peer, header, call.status, &body, is_body ? 1 : 0,
+                      body.iov_base, call.is_payload ? body.iov_len : 0);
+        ma_sent(master, request->peer, status);
     }
     ma_flush(master);
     if (call.is_bad)

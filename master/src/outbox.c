@@ -44,6 +44,11 @@ void ma_send_push(ma_master *master, te_peer peer, uint8_t kind, uint16_t method
     message->header.flags = flags;
 }
 
+void ma_sent(ma_master *master, te_peer peer, ms_status status) {
+    if (status != MS_OK && status != MS_NOT_REGISTERED)
+        te_close_peer(master->engine, peer, "a frame to it could not be queued");
+}
+
 void ma_flush(ma_master *master) {
     while (master->outbox_first != NULL) {
         ma_message *message = master->outbox_first;
@@ -53,12 +58,12 @@ void ma_flush(ma_master *master) {
         struct iovec body = {.iov_base = message->body, .iov_len = message->length};
         size_t body_count = message->length != 0 ? 1 : 0;
         const ms_header *header = &message->header;
-        if (message->is_push)
-            te_push(master->engine, message->peer, header->kind, header->method, header->flags,
-                    header->request, &body, body_count);
-        else
-            te_answer(master->engine, message->peer, header, message->status, &body, body_count,
-                      NULL, 0);
+        ms_status status =
+            message->is_push ? te_push(master->engine, message->peer, header->kind, header->method,
+                                       header->flags, header->request, &body, body_count)
+                             : te_answer(master->engine, message->peer, header, message->status,
+                                         &body, body_count, NULL, 0);
+        ma_sent(master, message->peer, status);
         free(message);
     }
     while (master->doomed_count != 0)

@@ -382,6 +382,8 @@ void ma_send_push(ma_master *master, te_peer peer, uint8_t kind, uint16_t method
                   uint64_t request, const void *body, size_t length);
 /* Under the lock: the core's effects become messages. */
 void ma_drain(ma_master *master);
+/* What te_answer or te_push said: whoever waits for a frame that is lost finds its connection closed. */
+void ma_sent(ma_master *master, te_peer peer, ms_status status);
 /* Without the lock, on the I/O thread: send what is queued. */
 void ma_flush(ma_master *master);
 /* Under the lock: ma_flush closes this connection.  (The engine may call on_close at once, which takes
