@@ -266,7 +266,11 @@ static ms_status take_part(md_core *core, uint32_t server, const ms_inventory_it
     if (partial == 0 && (partial = partial_open(core, server, item, key)) == 0)
         return MS_NO_MEMORY;
     md_partial *at = partial_at(core, partial);
-    ms_extent extent = {.page = item->page, .page_count = item->page_count};
+    ms_extent extent = {.page = item->page, .page_count = item->page_count},
+              *known = at->extents + item->part;
+    if (at->part_count == item->part_count && at->segment == item->segment &&
+        known->page == extent.page && known->page_count == extent.page_count)
+        return MS_OK; /* told again */
     if (at->part_count != item->part_count || at->segment != item->segment ||
         at->extents[item->part].page_count != 0)
         return refuse(core, server, item->hash, item->segment, &extent, 1, item->version);

@@ -273,7 +273,9 @@ bool md_segment_grow(md_core *core, md_segment *segment, uint64_t page_ready) {
     if (page_ready > segment->page_ready)
         segment->page_ready = page_ready;
     segment->unready_count -= taken;
-    memmove(segment->unready, segment->unready + taken, segment->unready_count * sizeof(md_run));
+    if (taken > 0)
+        memmove(segment->unready, segment->unready + taken,
+                segment->unready_count * sizeof(md_run));
     return done;
 }
 

@@ -1,4 +1,4 @@
-"""The metadata core against models: a dict with a clock, and the textbook form of each policy."""
+"""The metadata core against a dict with a clock, and the textbook form of each policy."""
 
 from __future__ import annotations
 
@@ -456,10 +456,7 @@ class ExactMachine(RuleBasedStateMachine):
 
 
 class AnySizeMachine(RuleBasedStateMachine):
-    """Objects of any size on several servers, FREEs that take time.
-
-    What leaves is not predicted, only judged.
-    """
+    """Any size, several servers, FREEs that take time: what leaves is judged, not predicted."""
 
     servers, pages = 3, 16
 
@@ -556,14 +553,13 @@ class AnySizeMachine(RuleBasedStateMachine):
         if key not in self.there:
             assert status == NOT_FOUND
             return
-        # It may find no room now, and then waits; in any case the object stays, or was evicted to
-        # make room.
+        # Without room it waits; to make room the object itself may be evicted.
         assert status in (OK, NO_SPACE, BUSY, PENDING, GONE)
         found = self.core.lookup(key)
         if found is not None:
             self.there[key] = (found[0], found[1])
             if status == OK and count:
-                assert found[2] <= count or count > found[2]
+                assert 1 <= found[2] <= count
 
     @rule(hold=st.booleans())
     def hold_frees(self, hold: bool) -> None:
