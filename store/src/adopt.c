@@ -1,10 +1,15 @@
 /* ADOPT: a leader takes this server, and gets its INVENTORY. */
 #include "st_internal.h"
 
+#ifdef ST_TEST_STEPS /* so that a small inventory takes many frames and windows */
+#define INVENTORY_FRAME_BYTES (16u << 10)
+#define INVENTORY_WINDOW_BYTES (64u << 10)
+#else
 #define INVENTORY_FRAME_BYTES (512u << 10)
-#define INVENTORY_ITEMS_MAX 16384u
 /* Frames in flight: after so many bytes the server waits for the master to answer a PING behind them. */
 #define INVENTORY_WINDOW_BYTES (8u << 20)
+#endif
+#define INVENTORY_ITEMS_MAX 16384u
 #define INVENTORY_WAIT_MS 10000
 
 /* Lock held.  Whether the master that asked is still the one. */

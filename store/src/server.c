@@ -328,8 +328,10 @@ ms_status st_open(const st_config *config, st_server **out, char *error) {
     if (status != MS_OK)
         return status;
     st_server *server = aligned_alloc(64, (sizeof *server + 63) / 64 * 64);
-    if (server == NULL)
+    if (server == NULL) {
+        st_error_set(error, "no memory for a store server");
         return MS_NO_MEMORY;
+    }
     memset(server, 0, sizeof *server);
     status = init(server);
     if (status == MS_OK && !copy_config(server, config))

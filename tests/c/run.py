@@ -7,8 +7,8 @@ comments at its top:
     // variants: plain address                  (default: plain address thread)
     // timeout: 120                             (seconds; default 60)
     // flags: -Wl,--wrap=malloc                 (further compiler and linker flags)
-    // flags of store/src: -DST_TEST_STEPS      (for the test and that folder's sources only:
-                                                the other objects are shared with other tests)
+    // flags of store/src: -DST_TEST_STEPS      (only for that folder's sources, so that objects of
+                                                the others are shared with other tests)
 
     tests/c/run.py [--variant NAME] [--jobs N] [NAME ...]
 """
@@ -82,8 +82,6 @@ class Test:
     def flags_of(self, source: Path) -> tuple[str, ...]:
         """Return the flags with which a file of this test is compiled."""
         folder = str(source.parent.relative_to(ROOT))
-        if source == self.path:
-            return self.flags + tuple(flag for some in self.folder_flags.values() for flag in some)
         return self.flags + self.folder_flags.get(folder, ())
 
 

@@ -259,7 +259,7 @@ static inline void master_push(master *self, uint8_t kind, uint16_t method, uint
 /* Items of an inventory, as they came. */
 typedef struct inventory {
     ms_inventory_item items[4096];
-    uint32_t count;
+    uint32_t count, frames;
 } inventory;
 
 /* ADOPT by the leader of `epoch`; gives the inventory.  The status of the answer to ADOPT.  On a machine that is
@@ -275,10 +275,12 @@ static inline ms_status master_adopt(master *self, uint32_t epoch, inventory *fo
     ms_status status = (ms_status)answer->header.status;
     free(answer);
     if (found != NULL)
-        found->count = 0;
+        found->count = found->frames = 0;
     for (bool is_last = status != MS_OK; !is_last;) {
         frame *part = master_expect(self, MS_INVENTORY);
         is_last = (part->header.flags & MS_FLAG_LAST) != 0;
+        if (found != NULL)
+            found->frames++;
         ms_reader reader = ms_reader_of(part->body, part->header.body_length);
         ms_inventory_item_view view;
         uint32_t count = ms_reader_list(&reader, sizeof(ms_inventory_item));
