@@ -419,12 +419,14 @@ class AsyncClient:
         """As `Client.pin`."""
         pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
         given = key if isinstance(key, str) else list(key)
-        return await self._call(_PIN, given, pin_ms, timeout_s=timeout_s)
+        results = await self._call(_PIN, given, pin_ms, timeout_s=timeout_s)
+        return results if isinstance(key, str) else list(results)
 
     async def unpin(self, key: str | Sequence[str], *, timeout_s: float | None = None) -> Any:
         """As `Client.unpin`."""
         given = key if isinstance(key, str) else list(key)
-        return await self._call(_UNPIN, given, timeout_s=timeout_s)
+        results = await self._call(_UNPIN, given, timeout_s=timeout_s)
+        return results if isinstance(key, str) else list(results)
 
     async def touch(self, key: str | Sequence[str]) -> None:
         """As `Client.touch`."""

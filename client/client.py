@@ -623,16 +623,18 @@ class Client:
         """
         pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
         given = key if isinstance(key, str) else list(key)
-        return _c.client_pin(
+        results = _c.client_pin(
             self._handle, given, pin_ms, self._timeout_s if timeout_s is None else timeout_s
         )
+        return results if isinstance(key, str) else list(results)
 
     def unpin(self, key: str | Sequence[str], *, timeout_s: float | None = None) -> Any:
         """End this client's pin of an object (or several); False: there was none."""
         given = key if isinstance(key, str) else list(key)
-        return _c.client_unpin(
+        results = _c.client_unpin(
             self._handle, given, self._timeout_s if timeout_s is None else timeout_s
         )
+        return results if isinstance(key, str) else list(results)
 
     def touch(self, key: str | Sequence[str]) -> None:
         """Tell the master, soon, that objects were used: they are evicted later."""

@@ -56,9 +56,11 @@ class Cluster:
         self.servers: list[ServerProcess] = []
         flags = ["--address", address, "--port", "0", "--log-level", "error"]
         flags += ["--coordinator", f"local:{folder / 'coordination'}"]
-        self.master = ServerProcess(["master", *flags, *master_flags], environment=self.environment)
+        self._master_arguments = ["master", *flags, *master_flags]
+        self.master = ServerProcess(self._master_arguments, environment=self.environment)
         try:
             port = self.master.wait_ready(READY_TIMEOUT_S)["port"]
+            self._master_arguments[self._master_arguments.index("--port") + 1] = str(port)
             self.address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
             for number in range(servers):
                 self.servers.append(self._server(number, pool_size_bytes, address))
@@ -68,6 +70,16 @@ class Cluster:
         except BaseException:
             self.close()
             raise
+
+    def kill_master(self) -> None:
+        """End the master as a crash does."""
+        self.master.signal(signal.SIGKILL)
+        self.master.end()
+
+    def start_master(self) -> None:
+        """Start a master in the place of the one that was killed: same port, same cluster."""
+        self.master = ServerProcess(self._master_arguments, environment=self.environment)
+        self.master.wait_ready(READY_TIMEOUT_S)
 
     def _server(self, number: int, pool_size_bytes: int, address: str) -> ServerProcess:
         flags = ["--master", self.address, "--name", f"bench-{os.getpid()}-{number}"]

@@ -141,7 +141,8 @@ ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t cou
                   uint32_t pin_deadline_ms, int64_t deadline_ns, cl_failure *failure);
 ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns,
                        cl_failure *failure);
-void cl_view_close(cl_client *client, const cl_view *view);
+/* The view's memory stays mapped until then, also when the client is closed before: it goes with its last view. */
+void cl_view_close(uint64_t handle, const cl_view *view);
 /* Asynchronous calls: run on the engine's workers; an eventfd tells that something has ended. */
 te_engine *cl_engine(cl_client *client);
 

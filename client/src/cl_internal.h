@@ -100,6 +100,7 @@ typedef struct cl_staging {
 
 struct cl_client {
     uint64_t handle;
+    atomic_uint holders; /* its opener until close, and each open view */
     int pid;
     cl_config config;
     char *master_addresses, *master_unix, *name;
@@ -173,6 +174,11 @@ ms_status cl_lookup(cl_client *client, cl_item *items, size_t count, cl_location
 /* A number for a request that is executed at most once, and its ms_batch.  Each start has its end. */
 ms_batch cl_number_start(cl_client *client, uint32_t count);
 void cl_number_end(cl_client *client, uint64_t number);
+
+/* The handle's client for an open view, also when it is closed or forked away (then NULL). */
+cl_client *cl_of_view(uint64_t handle);
+/* One holder fewer; the last one takes the client away. */
+void cl_let_go(cl_client *client);
 
 /* ---- small things --------------------------------------------------------------------------------------------- */
 ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, const char *node,

@@ -185,6 +185,7 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     if (client == NULL)
         return cl_fail(failure, MS_NO_MEMORY, "open", "", "out of memory");
     client->pid = (int)getpid();
+    client->holders = 1;
     client->config = *config;
     memcpy(client->tenant, config->tenant, tenant_length);
     client->tenant_length = tenant_length;
@@ -269,6 +270,23 @@ void cl_close(uint64_t handle, int64_t deadline_ns) {
     /* Callers inside have deadlines of their own. */
     while (atomic_load_explicit(&slot->state, memory_order_acquire) & INSIDE_MASK)
         usleep(200);
+    cl_let_go(client);
+}
+
+cl_client *cl_of_view(uint64_t handle) {
+    handle_slot *slot = &handles[handle & (HANDLES_MAX - 1)];
+    pthread_mutex_lock(&handles_lock);
+    cl_client *client = slot->client;
+    if (client != NULL && (client->handle != handle || client->pid != (int)getpid()))
+        client = NULL;
+    pthread_mutex_unlock(&handles_lock);
+    return client;
+}
+
+void cl_let_go(cl_client *client) {
+    if (atomic_fetch_sub(&client->holders, 1) != 1)
+        return;
+    handle_slot *slot = &handles[client->handle & (HANDLES_MAX - 1)];
     client_destroy(client);
     pthread_mutex_lock(&handles_lock);
     slot->client = NULL;

@@ -471,6 +471,7 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
                               .incarnation = replica->incarnation,
                               .segment = replica->segment,
                               .page = extent->page};
+            atomic_fetch_add(&client->holders, 1);
             item->status = MS_OK;
             item->bytes = view->size;
         } else if (status == MS_GONE) {
@@ -489,7 +490,7 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
     return item->status == MS_NOT_FOUND ? MS_OK : item->status;
 }
 
-void cl_view_close(cl_client *client, const cl_view *view) {
+static void view_close(cl_client *client, const cl_view *view) {
     cl_node *node = atomic_load_explicit(&client->nodes[view->server], memory_order_acquire);
     if (node == NULL || node->incarnation != view->incarnation)
         return; /* that server's table is gone */
@@ -501,4 +502,12 @@ void cl_view_close(cl_client *client, const cl_view *view) {
     te_reply reply = {.body = answer, .body_size = sizeof answer};
     struct iovec part = {.iov_base = &body, .iov_len = sizeof body};
     te_call(node->reading, MS_VIEW_CLOSE, 0, &part, 1, &reply, te_now_ns() + 2000000000);
+}
+
+void cl_view_close(uint64_t handle, const cl_view *view) {
+    cl_client *client = cl_of_view(handle);
+    if (client == NULL)
+        return;
+    view_close(client, view);
+    cl_let_go(client);
 }

@@ -92,7 +92,7 @@ static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_s
                                    view.server, view.incarnation, view.segment, view.page);
         if (result == NULL) {
             state = PyEval_SaveThread();
-            cl_view_close(job.client, &view);
+            cl_view_close(PyLong_AsUnsignedLongLong(arguments[0]), &view);
             PyEval_RestoreThread(state);
         }
     } else {
@@ -111,13 +111,9 @@ static PyObject *call_view_close(PyObject *self, PyObject *arguments) {
                           &view.segment, &view.page))
         return NULL;
     view.version = version;
-    cl_client *client = cl_enter(handle, NULL);
-    if (client != NULL) {
-        PyThreadState *state = PyEval_SaveThread();
-        cl_view_close(client, &view);
-        PyEval_RestoreThread(state);
-        cl_leave(client);
-    }
+    PyThreadState *state = PyEval_SaveThread();
+    cl_view_close(handle, &view);
+    PyEval_RestoreThread(state);
     Py_RETURN_NONE;
 }
 

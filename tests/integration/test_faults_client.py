@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.errors import ClosedError, StoreError
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -15,6 +20,15 @@ KIB, MIB = 1 << 10, 1 << 20
 def value_of(key: str, size: int, version: int = 0) -> bytes:
     """Bytes that prove which put of which key they are."""
     return random.Random(f"{key}/{version}").randbytes(size)
+
+
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 15) -> bool:
+    end = time.monotonic() + timeout_s
+    while not is_true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 @pytest.mark.timeout(120)
@@ -38,3 +52,64 @@ def test_staged_put_into_many_extents_is_byte_exact() -> None:
                 assert far.get(key) == value
                 assert store.remove(key)
             store.remove_matching("")
+
+
+def test_view_outlives_its_client_and_gives_its_pages_back(shared_cluster: Cluster) -> None:
+    key, value = "faults/view", value_of("faults/view", 3 * MIB)
+    with Client(shared_cluster.address, strict=True) as other:
+        before = other.counters().totals
+        client = Client(shared_cluster.address, strict=True)
+        client.upsert(key, value)
+        view = client.view(key)
+        with view as memory:
+            assert memory is not None
+            client.close()
+            with pytest.raises(ClosedError):
+                client.get(key)
+            assert other.remove(key)
+            assert other.counters().totals["frees_held"] == before["frees_held"] + 1
+            assert bytes(memory) == value
+        assert wait_until(
+            lambda: other.counters().totals["pool_freeing_bytes"] == before["pool_freeing_bytes"]
+        )
+        assert other.counters().totals["frees_held"] == before["frees_held"]
+        view.close()  # more than once is harmless
+
+
+@pytest.mark.timeout(120)
+def test_frozen_server_does_not_seal_what_the_source_holds_later() -> None:
+    """A put that timed out leaves its memory to the caller; the server wakes when it is changed.
+
+    Only an inventory can show it: the master has died meanwhile and was told no end of the put.
+    """
+    with Cluster(pool_size_bytes=64 * MIB) as cluster, Client(cluster.address) as store:
+        server = cluster.servers[0]
+        memory = store.alloc(MIB)
+        value = value_of("late", MIB)
+        assert store.put("warm", memory) is True
+        memory[:] = value
+        server.signal(signal.SIGSTOP)
+        try:
+            time.sleep(0.2)  # its threads stop one after the other
+            with ThreadPoolExecutor(1) as pool:
+                put = pool.submit(store.put, "late", memory, timeout_s=1)
+                time.sleep(0.3)
+                cluster.kill_master()
+                with pytest.raises(StoreError):
+                    put.result()
+            memory[:] = value_of("other", MIB)
+        finally:
+            server.signal(signal.SIGCONT)
+        time.sleep(0.3)
+        cluster.start_master()
+        assert wait_until(lambda: store.get("warm") is not None)
+        assert store.get("late") in (None, value)
+
+
+def test_pins_of_a_batch_with_a_bad_key_are_a_list(shared_cluster: Cluster) -> None:
+    with Client(shared_cluster.address, strict=True) as store:
+        assert store.put("faults/pin", b"x") in (True, False)
+        for results in (store.pin(["faults/pin", ""]), store.unpin(["faults/pin", ""])):
+            assert type(results) is list
+            assert results[0] is True and isinstance(results[1], StoreError)
+        store.remove("faults/pin")

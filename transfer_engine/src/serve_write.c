@@ -9,6 +9,7 @@
 #include "te_internal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,6 +229,18 @@ static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
     return may;
 }
 
+/* Whether the writer has given up.  It closes its connection before it uses the shared memory for
+ * something else, so what was copied while the connection was open is what it wrote: a process that
+ * was frozen in between must not seal what it finds there later. */
+static bool source_is_over(const te_link *link, const te_write_job *job) {
+    const ms_write_item *item = &job->items[job->done];
+    if (item->source == 0 || item->seal_length == 0 || !is_ok(job, job->done)) {
+        return false;
+    }
+    struct pollfd peer = {.fd = link->descriptor, .events = POLLRDHUP};
+    return poll(&peer, 1, 0) > 0;
+}
+
 /* Ends items that need no more bytes, and copies those that come from shared memory.  False: as
  * copy_shared, or the turn is over. */
 static bool end_ready(te_link *link, te_write_job *job, size_t *moved) {
@@ -241,7 +254,7 @@ static bool end_ready(te_link *link, te_write_job *job, size_t *moved) {
                 return false;
             }
         } else if (item->source != 0 || job->filled == item->length) {
-            end_item(link, job, MS_OK);
+            end_item(link, job, source_is_over(link, job) ? MS_CANCELLED : MS_OK);
         } else {
             break;
         }

@@ -174,6 +174,8 @@ static void free_end(md_core *core, uint32_t free) {
     }
     if (core->servers[at->server].is_counted)
         md_segment_at(core, at->server, at->segment)->pages_held -= at->page_count;
+    if (at->is_cleared)
+        MD_COUNT(core, frees_cleared)--;
     md_timer_stop(core, &at->timer);
     md_map_remove(&core->free_of, md_page_key(at->server, at->segment, at->page));
     md_pool_give(&core->frees, free);
