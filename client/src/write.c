@@ -68,9 +68,9 @@ static ms_status pipeline_send(pipeline *pipe, const ms_write_item *item, const 
                             {.iov_base = seal->data, .iov_len = item->seal_length}};
     pipe->sent++;
     pipe->in_flight++;
-    return te_send(pipe->connection, MS_REQUEST, MS_WRITE, 0,
-                   te_next_request(pipe->connection), cl_left_ms(pipe->deadline_ns),
-                   body, item->seal_length != 0 ? 3 : 2, NULL, 0, pipe->deadline_ns);
+    return te_send(pipe->connection, MS_REQUEST, MS_WRITE, 0, te_next_request(pipe->connection),
+                   cl_left_ms(pipe->deadline_ns), body, item->seal_length != 0 ? 3 : 2, NULL, 0,
+                   pipe->deadline_ns);
 }
 
 /* One extent through the slots of a staging buffer: the client fills one while the server drains others.

@@ -362,12 +362,36 @@ typedef struct md_events_ring {
     X(puts_open)                                                                                   \
     X(puts_parked)                                                                                 \
     X(puts_started)                                                                                \
-    X(puts_completed) X(puts_revoked) X(puts_expired) X(puts_refused) X(exists_keys)               \
-        X(exists_hits) X(lookup_keys) X(lookup_hits) X(removed) X(evicted) X(evicted_bytes)        \
-            X(expired) X(lost) X(replicas_added) X(replicas_lost) X(frees_pending)                 \
-                X(frees_cleared) X(frees_repeated) X(pins) X(tombstones) X(inventory_items)        \
-                    X(inventory_refused) X(changes_running) X(changes_done) X(changes_failed)      \
-                        X(notes) X(notes_failed) X(events) X(sessions_ended) X(memory_failures)
+    X(puts_completed)                                                                              \
+    X(puts_revoked)                                                                                \
+    X(puts_expired)                                                                                \
+    X(puts_refused)                                                                                \
+    X(exists_keys)                                                                                 \
+    X(exists_hits)                                                                                 \
+    X(lookup_keys)                                                                                 \
+    X(lookup_hits)                                                                                 \
+    X(removed)                                                                                     \
+    X(evicted)                                                                                     \
+    X(evicted_bytes)                                                                               \
+    X(expired)                                                                                     \
+    X(lost)                                                                                        \
+    X(replicas_added)                                                                              \
+    X(replicas_lost)                                                                               \
+    X(frees_pending)                                                                               \
+    X(frees_cleared)                                                                               \
+    X(frees_repeated)                                                                              \
+    X(pins)                                                                                        \
+    X(tombstones)                                                                                  \
+    X(inventory_items)                                                                             \
+    X(inventory_refused)                                                                           \
+    X(changes_running)                                                                             \
+    X(changes_done)                                                                                \
+    X(changes_failed)                                                                              \
+    X(notes)                                                                                       \
+    X(notes_failed)                                                                                \
+    X(events)                                                                                      \
+    X(sessions_ended)                                                                              \
+    X(memory_failures)
 
 typedef enum {
 #define X(name) MD_COUNT_##name,
