@@ -660,7 +660,10 @@ typedef struct flooder {
     const kit *served;
     pthread_t thread;
     uint64_t session;
+    uint32_t page; /* each writes 5 MiB of its own */
 } flooder;
+
+#define FLOOD_MIB 5
 
 /* Writes as fast as it can until it is cut off. */
 static void *flood(void *argument) {
@@ -669,16 +672,22 @@ static void *flood(void *argument) {
     struct {
         uint32_t count, zero;
         ms_write_item item;
-    } write = {1, 0, {.segment = 2, .page_count = 4096, .version = 1, .length = 16 * MIB}};
+    } write = {1,
+               0,
+               {.segment = 2,
+                .page = own->page,
+                .page_count = FLOOD_MIB * 256,
+                .version = 1,
+                .length = FLOOD_MIB * MIB}};
     ms_header header = frame(MS_REQUEST, MS_WRITE, 1, sizeof write);
-    header.payload_length = 16 * MIB;
+    header.payload_length = FLOOD_MIB * MIB;
     uint8_t *bytes = malloc(MIB);
     CHECK(bytes != NULL);
     for (int value = 0;; value++) {
         memset(bytes, value, MIB);
         bool is_cut = send(descriptor, &header, sizeof header, MSG_NOSIGNAL) != sizeof header ||
                       send(descriptor, &write, sizeof write, MSG_NOSIGNAL) != sizeof write;
-        for (int i = 0; i < 16 && !is_cut; i++) {
+        for (int i = 0; i < FLOOD_MIB && !is_cut; i++) {
             for (size_t sent = 0; sent < MIB && !is_cut;) {
                 ssize_t some = send(descriptor, bytes + sent, MIB - sent, MSG_NOSIGNAL);
                 is_cut = some <= 0;
@@ -701,9 +710,10 @@ static void after_the_fence_nobody_writes(void) {
     uint8_t *copy = malloc(16 * MIB);
     CHECK(copy != NULL);
     for (uint64_t round = 0; round < 20; round++) {
-        flooder flooders[3] = {{.served = &served, .session = 5},
-                               {.served = &served, .session = 5},
-                               {.served = &served, .session = 5}};
+        flooder flooders[3];
+        for (uint32_t i = 0; i < 3; i++) {
+            flooders[i] = (flooder){.served = &served, .session = 5, .page = i * FLOOD_MIB * 256};
+        }
         int hellos = atomic_load(&served.hellos);
         for (int i = 0; i < 3; i++) {
             CHECK(pthread_create(&flooders[i].thread, NULL, flood, &flooders[i]) == 0);
@@ -727,13 +737,13 @@ static void after_the_fence_nobody_writes(void) {
 static void a_segment_is_removed_under_its_readers_and_writers(void) {
     kit served;
     kit_open(&served, "127.0.0.1", false, 32 * MIB, NULL);
-    flooder writer = {.served = &served, .session = 8};
+    flooder writer = {.served = &served, .session = 8, .page = 16 * 256};
     CHECK(pthread_create(&writer.thread, NULL, flood, &writer) == 0);
     int reader = raw_open(&served, 9), other = raw_open(&served, 9);
     struct {
         uint32_t count, zero;
         ms_read_item item;
-    } read = {1, 0, {.segment = 2, .length = 32 * MIB}};
+    } read = {1, 0, {.segment = 2, .length = 16 * MIB}};
     ms_header header = frame(MS_REQUEST, MS_READ, 1, sizeof read);
     raw_send(reader, &header, sizeof header);
     raw_send(reader, &read, sizeof read);

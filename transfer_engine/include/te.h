@@ -44,7 +44,7 @@ typedef struct te_engine_config {
     uint32_t slice_bytes;   /* requests are cut here when spread over rails; default 1 MiB on TCP */
     uint32_t stream_copy_bytes; /* non-temporal stores from this size; default 256 KiB */
     uint32_t helper_copy_bytes; /* second thread from this size; default 1 MiB; 0 = never */
-    uint32_t spin_us;           /* a caller's spin before it sleeps, adaptive; default 20 */
+    uint32_t spin_us; /* a caller's spin before sleeping, adaptive up to 3 x; default 20 */
 } te_engine_config;
 
 void te_engine_config_default(te_engine_config *config);

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +26,8 @@
 
 #define SCRATCH_BYTES 2048
 #define SPIN_SCORE_MAX 8
+#define SPIN_GROWTH 3
+#define SPIN_SAMPLE 8
 #define SPIN_PROBE 64 /* while spinning does not pay, every so many-th call tries it again */
 
 ms_status te_connection_fail(te_connection *connection, ms_status status, const char *format, ...) {
@@ -60,17 +63,62 @@ static bool is_far(int64_t deadline_ns) {
     return deadline_ns - te_now_ns() > 2 * TE_TICK_MS * TE_NS_PER_MS;
 }
 
-static bool may_spin(te_connection *connection) {
-    if (connection->engine->config.spin_us == 0) {
-        return false;
-    }
-    return connection->spin_score >= 0 || ++connection->spin_skipped % SPIN_PROBE == 0;
+/* Spinning is for the lonely caller: with more of them than half the cores, whoever answers needs the
+ * time that they would burn. */
+static bool is_crowded(const te_engine *engine) {
+    return atomic_load_explicit(&engine->waiting, memory_order_relaxed) > engine->spinning_max;
 }
 
-static void spin_ended(te_connection *connection, bool has_paid) {
-    int32_t score = connection->spin_score + (has_paid ? 1 : -2);
-    score = score > SPIN_SCORE_MAX ? SPIN_SCORE_MAX : score;
-    connection->spin_score = score < -SPIN_SCORE_MAX ? -SPIN_SCORE_MAX : score;
+/* Whether this caller, who is among those that wait, spins. */
+static bool may_spin(te_connection *connection) {
+    if (connection->engine->config.spin_us == 0 || is_crowded(connection->engine)) {
+        return false;
+    }
+    connection->spin_count++;
+    return connection->spin_score >= 0 || connection->spin_count % SPIN_PROBE == 0;
+}
+
+/* How often this thread was preempted. */
+static long preemptions(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+typedef struct spin {
+    int64_t begin_ns, limit_ns;
+    bool is_sampled; /* whether we are preempted is looked at now and then: it costs two calls */
+    long preempted;
+} spin;
+
+static spin spin_begin(te_connection *connection) {
+    int64_t shortest = (int64_t)connection->engine->config.spin_us * 1000;
+    connection->spin_ns = connection->spin_ns == 0 ? shortest : connection->spin_ns;
+    bool is_sampled = connection->spin_score < 0 || connection->spin_count % SPIN_SAMPLE == 0;
+    return (spin){.begin_ns = te_now_ns(),
+                  .limit_ns = connection->spin_ns,
+                  .is_sampled = is_sampled,
+                  .preempted = is_sampled ? preemptions() : 0};
+}
+
+/* Learns from a spin that lasted until `now`.  One that paid sets how long the next ones may be:
+ * half as long again.  One that did not is tried longer, up to SPIN_GROWTH times the configured
+ * time; when that does not pay twice out of three times, spinning ends until a probe succeeds.  It
+ * ends at once when we were preempted: then the answer came although we spun, because the peer (or
+ * somebody else) needed our core. */
+static void spin_end(te_connection *connection, const spin *ended, bool has_answer, int64_t now) {
+    int64_t shortest = (int64_t)connection->engine->config.spin_us * 1000;
+    int64_t longest = SPIN_GROWTH * shortest, lasted = now - ended->begin_ns;
+    int64_t next = has_answer ? lasted + lasted / 2 : 2 * connection->spin_ns;
+    int32_t score = connection->spin_score;
+    if (ended->is_sampled && preemptions() != ended->preempted) {
+        score = -1;
+    } else if (has_answer) {
+        score = score < 0 ? 0 : score < SPIN_SCORE_MAX ? score + 1 : score;
+    } else if (connection->spin_ns >= longest) {
+        score = score > 1 - SPIN_SCORE_MAX ? score - 2 : score;
+    }
+    connection->spin_score = score;
+    connection->spin_ns = next < shortest ? shortest : next < longest ? next : longest;
 }
 
 static ssize_t receive_once(te_connection *connection, struct iovec *parts, size_t count,
@@ -84,55 +132,71 @@ static ssize_t receive_once(te_connection *connection, struct iovec *parts, size
 }
 
 static ssize_t receive_spinning(te_connection *connection, struct iovec *parts, size_t count) {
-    int64_t until = te_now_ns() + (int64_t)connection->engine->config.spin_us * 1000;
+    spin spinning = spin_begin(connection);
+    int64_t now;
     ssize_t received;
     do {
         received = receive_once(connection, parts, count, MSG_DONTWAIT);
-    } while (received < 0 && errno == EAGAIN && te_now_ns() < until);
-    bool is_waiting = received < 0 && errno == EAGAIN;
-    spin_ended(connection, !is_waiting);
-    errno = is_waiting ? EAGAIN : errno;
+        now = te_now_ns();
+    } while (received < 0 && errno == EAGAIN && now - spinning.begin_ns < spinning.limit_ns &&
+             !is_crowded(connection->engine));
+    int problem = errno;
+    spin_end(connection, &spinning, received >= 0, now);
+    errno = problem;
     return received;
+}
+
+/* One receive that waits at most TE_TICK_MS or until the deadline.  MS_PENDING: nothing came yet. */
+static ms_status receive_some(te_connection *connection, struct iovec *parts, size_t count,
+                              bool all, bool spin, size_t *received, int64_t deadline_ns) {
+    ssize_t came;
+    if (spin) {
+        came = receive_spinning(connection, parts, count);
+    } else if (is_far(deadline_ns)) {
+        came = receive_once(connection, parts, count, all ? MSG_WAITALL : 0);
+    } else if (wait_for(connection->descriptor, POLLIN, deadline_ns)) {
+        came = receive_once(connection, parts, count, MSG_DONTWAIT);
+    } else {
+        return te_connection_fail(connection, MS_TIMEOUT, "no answer in time");
+    }
+    if (came < 0 && errno == EAGAIN) {
+        return MS_PENDING;
+    }
+    if (came < 0) {
+        return te_connection_fail(connection, MS_UNAVAILABLE, "receiving failed: %s",
+                                  strerror(errno));
+    }
+    if (came == 0) {
+        return te_connection_fail(connection, MS_UNAVAILABLE, "the peer closed the connection");
+    }
+    *received = (size_t)came;
+    return MS_OK;
 }
 
 ms_status te_connection_receive(te_connection *connection, struct iovec *parts, size_t count,
                                 bool all, bool spin, size_t *received, int64_t deadline_ns) {
+    te_engine *engine = connection->engine;
     size_t left = te_iov_bytes(parts, count);
+    ms_status status = MS_OK;
     *received = 0;
-    if (left == 0) {
-        return MS_OK;
-    }
-    bool is_spinning = spin && may_spin(connection);
+    atomic_fetch_add_explicit(&engine->waiting, 1, memory_order_relaxed);
+    bool is_spinning = spin && left > 0 && may_spin(connection);
     while (left > 0) {
-        ssize_t came;
-        if (is_spinning) {
-            came = receive_spinning(connection, parts, count);
-            is_spinning = false;
-        } else if (is_far(deadline_ns)) {
-            came = receive_once(connection, parts, count, all ? MSG_WAITALL : 0);
-        } else if (wait_for(connection->descriptor, POLLIN, deadline_ns)) {
-            came = receive_once(connection, parts, count, MSG_DONTWAIT);
-        } else {
-            return te_connection_fail(connection, MS_TIMEOUT, "no answer in time");
+        size_t came = 0;
+        status = receive_some(connection, parts, count, all, is_spinning, &came, deadline_ns);
+        is_spinning = false;
+        if (status == MS_PENDING) {
+            continue;
         }
-        if (came == 0) {
-            return te_connection_fail(connection, MS_UNAVAILABLE, "the peer closed the connection");
-        }
-        if (came < 0) {
-            if (errno == EAGAIN) {
-                continue;
-            }
-            return te_connection_fail(connection, MS_UNAVAILABLE, "receiving failed: %s",
-                                      strerror(errno));
-        }
-        *received += (size_t)came;
-        left -= (size_t)came;
-        te_iov_advance(&parts, &count, (size_t)came);
-        if (!all) {
+        *received += came;
+        left -= came;
+        te_iov_advance(&parts, &count, came);
+        if (status != MS_OK || !all) {
             break;
         }
     }
-    return MS_OK;
+    atomic_fetch_sub_explicit(&engine->waiting, 1, memory_order_relaxed);
+    return status;
 }
 
 ms_status te_connection_send(te_connection *connection, struct iovec *parts, size_t count,
@@ -410,14 +474,23 @@ static bool is_readable(const te_connection *connection) {
     return came >= 0 || (errno != EAGAIN && errno != EINTR);
 }
 
-ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns) {
-    int64_t until = te_now_ns() + (may_spin(a) ? (int64_t)a->engine->config.spin_us * 1000 : 0);
+/* Spins, if that pays; true: one of both is ready. */
+static bool wait_spinning(te_connection *a, te_connection *b) {
+    if (!may_spin(a)) {
+        return false;
+    }
+    spin spinning = spin_begin(a);
+    int64_t now;
+    bool is_ready;
     do {
-        if (is_readable(a) || is_readable(b)) {
-            *which = is_readable(a) ? 0 : 1;
-            return MS_OK;
-        }
-    } while (te_now_ns() < until);
+        is_ready = is_readable(a) || is_readable(b);
+        now = te_now_ns();
+    } while (!is_ready && now - spinning.begin_ns < spinning.limit_ns && !is_crowded(a->engine));
+    spin_end(a, &spinning, is_ready, now);
+    return is_ready;
+}
+
+static ms_status wait_polling(te_connection *a, te_connection *b, int64_t deadline_ns) {
     for (;;) {
         int64_t left = deadline_ns - te_now_ns();
         if (left <= 0) {
@@ -428,10 +501,19 @@ ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t
         struct pollfd waited[2] = {{.fd = a->descriptor, .events = POLLIN},
                                    {.fd = b->descriptor, .events = POLLIN}};
         if (ppoll(waited, 2, &timeout, NULL) > 0) {
-            *which = waited[0].revents != 0 ? 0 : 1;
             return MS_OK;
         }
     }
+}
+
+ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns) {
+    atomic_fetch_add_explicit(&a->engine->waiting, 1, memory_order_relaxed);
+    ms_status status = wait_spinning(a, b) ? MS_OK : wait_polling(a, b, deadline_ns);
+    atomic_fetch_sub_explicit(&a->engine->waiting, 1, memory_order_relaxed);
+    if (status == MS_OK) {
+        *which = is_readable(a) ? 0 : 1;
+    }
+    return status;
 }
 
 /* ---- HELLO ----------------------------------------------------------------------------------- */

@@ -218,6 +218,7 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **opened) {
     /* One connection cannot use two cores, and more than a few only get in each other's way. */
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     engine->stripes_max = cores < 2 ? 2 : cores > 4 ? 4 : (uint32_t)cores;
+    engine->spinning_max = cores < 2 ? 0 : (uint32_t)cores / 2;
     pthread_mutex_init(&engine->peers_lock, NULL);
     pthread_mutex_init(&engine->log_lock, NULL);
     te_segments_open(engine);

@@ -72,7 +72,9 @@ struct te_engine {
     te_engine_config config;
     unsigned fork_generation; /* te_fork_generation() at open; another one means: used after fork */
     uint8_t boot_id[16];
-    uint32_t stripes_max;   /* connections that one transfer is spread over */
+    uint32_t stripes_max;  /* connections that one transfer is spread over */
+    uint32_t spinning_max; /* one spins only while at most so many callers wait for an answer */
+    _Atomic uint32_t waiting;
     _Atomic uint32_t epoch; /* goes into the headers of answers and pushes */
 
     te_service service;
@@ -345,7 +347,8 @@ struct te_connection {
     uint64_t request; /* the last number given out */
     int64_t used_ns;
     int32_t spin_score; /* grows while spinning succeeds */
-    uint32_t spin_skipped;
+    int64_t spin_ns;    /* how long the next spin may be; 0 = none yet */
+    uint32_t spin_count;
     char error[TE_ERROR_BYTES];
     struct te_scope *scope; /* scope.c */
     struct te_connection *scope_next;
