@@ -25,7 +25,7 @@ from mooncake_store.serving import ports
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.store.objects import OpenObjects
-from mooncake_store.store.service import Place, ServerStatus, StoreService, logger, read_identity
+from mooncake_store.store.service import Place, ServerStatus, StoreService, logger
 
 if TYPE_CHECKING:
     from mooncake_store.serving.grpc_server import GrpcServer
@@ -82,6 +82,7 @@ class StoreServerProcess:
         self._place: Place | None = None
         self._unix_path: Path | None = None
         self._held: dict[str, socket.socket] = {}
+        self._ports: dict[str, int] = {}
         self._grpc: GrpcServer | None = None
         self._grpc_service: StoreGrpcService | None = None
         self._http: HttpServer | None = None
@@ -121,6 +122,7 @@ class StoreServerProcess:
         ):
             if is_wanted:
                 self._held[what] = ports.reserve(config.address, port, what)
+                self._ports[what] = int(self._held[what].getsockname()[1])
         if "HTTP" in self._held:
             self._held["HTTP"].listen(128)  # a probe that comes early waits for its answer
         self._unix_path = self._find_unix_path()
@@ -134,8 +136,8 @@ class StoreServerProcess:
             "listening",
             name=place.name,
             address=ports.format_address(config.address, status.port),
-            grpc_port=self._port_of("gRPC"),
-            http_port=self._port_of("HTTP"),
+            grpc_port=self._ports.get("gRPC"),
+            http_port=self._ports.get("HTTP"),
             unix_path=self._unix_path or "",
             incarnation=status.incarnation,
             size_bytes=status.size_bytes,
@@ -145,6 +147,7 @@ class StoreServerProcess:
         if not is_loopback(config.address):
             self._reminder = asyncio.create_task(self._remind_of_insecurity())
         status = await self._wait_adopted(service)
+        service.pass_log_on()  # what led here stands in the log before anybody is told
         return Endpoints(
             pid=os.getpid(),
             name=place.name,
@@ -152,8 +155,8 @@ class StoreServerProcess:
             incarnation=status.incarnation,
             address=config.address,
             port=status.port,
-            grpc_port=self._port_of("gRPC"),
-            http_port=self._port_of("HTTP"),
+            grpc_port=self._ports.get("gRPC"),
+            http_port=self._ports.get("HTTP"),
             unix_path=str(self._unix_path or ""),
             master=config.master,
             segment_dir=str(place.folder),
@@ -176,14 +179,12 @@ class StoreServerProcess:
         size_bytes = config.pool_size_bytes or default_pool_size(hugetlb_dir or root)
         for name in _names(config.name):
             place = Place(name, root / name, hugetlb_dir)
-            identity = read_identity(place.folder)
             try:
                 service = StoreService(
                     config,
                     place,
                     size_bytes=size_bytes,
                     unix_path=self._unix_path,
-                    epoch_floor=identity.epoch,
                 )
             except InUseError:
                 if config.name:
@@ -201,10 +202,6 @@ class StoreServerProcess:
             if status.is_adopted or loop.time() > deadline_s:
                 return status
             await asyncio.sleep(0.005)
-
-    def _port_of(self, what: str) -> int | None:
-        held = self._held.get(what)
-        return None if held is None else int(held.getsockname()[1])
 
     # ---- gRPC and HTTP ----
 
@@ -235,7 +232,7 @@ class StoreServerProcess:
         )
         self._http = HttpServer(app, self._held["HTTP"])
         self._http.start()
-        log_event(logger, logging.INFO, "http_serving", port=self._port_of("HTTP"))
+        log_event(logger, logging.INFO, "http_serving", port=self._ports.get("HTTP"))
 
     async def _start_grpc(self) -> None:
         from mooncake_store.protocol import store_pb2_grpc
@@ -254,8 +251,7 @@ class StoreServerProcess:
             [SERVICE_NAME],
             lambda: all(check.is_ok for check in self._checks()),
         )
-        port = self._port_of("gRPC")
-        assert port is not None
+        port = self._ports["gRPC"]
         self._grpc_service = service
         await server.start(config.address, port)
         self._grpc = server

@@ -16,7 +16,7 @@ from mooncake_store.errors import ClosedError, InUseError, Status, error_from_st
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.transfer_engine.engine import TransferEngine
 
-__all__ = ["Counter", "Identity", "Place", "ServerStatus", "StoreService", "read_identity"]
+__all__ = ["Counter", "Place", "ServerStatus", "StoreService"]
 
 ffi: Any = _ffi  # its structs have no types that a checker could know
 
@@ -41,15 +41,6 @@ class Place:
     name: str
     folder: Path
     hugetlb_dir: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who a node is, and how often it was started (0: never)."""
-
-    node_id: bytes
-    incarnation: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +74,6 @@ class ServerStatus:
     port: int
     was_restarted: bool
     tick_age_s: float
-
-
-def read_identity(folder: Path) -> Identity:
-    """Return who the node of a folder is; a folder without a node gets one.
-
-    Raises:
-        StoreError: The folder cannot be made or used.
-    """
-    node_id = ffi.new("uint8_t[16]")
-    incarnation, epoch = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-    error = ffi.new("char[]", _ERROR_BYTES)
-    _check(lib.st_identity(os.fsencode(folder), node_id, incarnation, epoch, error), error)
-    return Identity(bytes(ffi.buffer(node_id)), int(incarnation[0]), int(epoch[0]))
 
 
 class StoreService:

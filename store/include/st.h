@@ -48,11 +48,6 @@ typedef struct st_config {
 
 void st_config_default(st_config *config);
 
-/* Who the node of that folder is, before st_open: for the coordinator.  A folder without an identity gets one.
- * incarnation and epoch are those of its last start; 0 = never started. */
-ms_status st_identity(const char *segment_dir, uint8_t node_id[16], uint32_t *incarnation,
-                      uint32_t *epoch, char *error);
-
 /* Makes the files, listens, and dials the master in the background.  `error` has ST_ERROR_BYTES bytes.
  * NO_SPACE: the file system has no room for size_bytes; BUSY: another process owns the folder. */
 ms_status st_open(const st_config *config, st_server **server, char *error);

@@ -1,4 +1,6 @@
 /* ADOPT: a leader takes this server, and gets its INVENTORY. */
+#include <stdio.h>
+
 #include "st_internal.h"
 
 #ifdef ST_TEST_STEPS /* so that a small inventory takes many frames and windows */
@@ -111,7 +113,8 @@ static ms_status send_inventory(st_server *server, te_peer from, uint32_t epoch)
         else
             status = out.status;
         if (status == MS_OK && is_last)
-            server->is_adopted = true; /* from here on FREE, COPY and relays may come */
+            server->is_adopted = server->was_adopted =
+                true; /* from here on FREE, COPY and relays may come */
         pthread_mutex_unlock(&server->lock);
         if (status == MS_OK) {
             struct iovec body = {out.data, out.length};
@@ -163,7 +166,12 @@ void st_run_adopt(st_server *server, te_peer from, const ms_header *request, ms_
         st_count_add(server, ST_COUNT_FRAMES_REFUSED, 1);
         st_log(server, 1, "adopt_refused epoch=%u adopted_epoch=%u status=%s", adopt.epoch,
                epoch_before, ms_status_name(status));
-        te_answer(server->engine, from, request, status, NULL, 0, NULL, 0);
+        char sentence[128];
+        int length =
+            snprintf(sentence, sizeof sentence, "this node has adopted epoch %u, you lead epoch %u",
+                     (unsigned)epoch_before, (unsigned)adopt.epoch);
+        struct iovec body = {sentence, (size_t)length};
+        te_answer(server->engine, from, request, status, &body, 1, NULL, 0);
         te_close_peer(server->engine, from, "an older leader");
         return;
     }

@@ -109,6 +109,37 @@ static void write_hello(st_server *server, ms_writer *out) {
                      config->unix_path != NULL ? config->unix_path : "", config->addresses);
 }
 
+/* Epochs count within a cluster.  A server that has not been adopted since its start holds nothing, so it may go
+ * to another cluster, whose epochs begin anew; one that was adopted stays.  False: refused. */
+static bool take_cluster(st_server *server, const uint8_t *answer, size_t length) {
+    ms_hello_answer_view view;
+    if (!ms_read_hello_answer(answer, length, &view) || view.head.cluster == 0)
+        return true; /* it does not say which: its epochs decide */
+    ms_status status = MS_OK;
+    pthread_mutex_lock(&server->lock);
+    st_header header = server->header;
+    bool is_other = header.cluster != view.head.cluster;
+    bool may_change = header.cluster == 0 || !server->was_adopted;
+    if (is_other && may_change) {
+        if (header.cluster != 0)
+            header.epoch = 0;
+        header.cluster = view.head.cluster;
+        status = st_header_write(server->config.segment_dir, &header);
+        if (status == MS_OK)
+            server->header = header;
+    }
+    uint64_t own = server->header.cluster;
+    pthread_mutex_unlock(&server->lock);
+    if (status != MS_OK)
+        st_log(server, 2, "header_not_written status=%s", ms_status_name(status));
+    else if (is_other && !may_change)
+        st_log(server, 2,
+               "other_cluster cluster=%016llx own=%016llx reason=\"restart this server to give it "
+               "away\"",
+               (unsigned long long)view.head.cluster, (unsigned long long)own);
+    return status == MS_OK && (!is_other || may_change);
+}
+
 /* The connection that st_service's hooks fill in: they may run before te_dial returns. */
 static void dial(st_server *server, const char *address, bool is_first_try) {
     st_peer *peer = calloc(1, sizeof *peer);
@@ -134,6 +165,7 @@ static void dial(st_server *server, const char *address, bool is_first_try) {
     ms_writer_close(&hello);
 
     st_count_add(server, ST_COUNT_DIALS, 1);
+    bool is_ours = status != MS_OK || take_cluster(server, answer, answer_length);
     pthread_mutex_lock(&server->lock);
     server->dialling = NULL;
     if (status == MS_OK && !peer->is_closed) {
@@ -143,11 +175,14 @@ static void dial(st_server *server, const char *address, bool is_first_try) {
     }
     pthread_mutex_unlock(&server->lock);
     free(peer);
-    if (status == MS_OK)
+    if (!is_ours) {
+        te_close_peer(server->engine, number, "it leads another cluster");
+    } else if (status == MS_OK) {
         st_log(server, 0, "master_connected address=%s", address);
-    else if (is_first_try)
+    } else if (is_first_try) {
         st_log(server, 1, "master_unreachable address=%s reason=\"%s\" status=%s", address, error,
                ms_status_name(status));
+    }
 }
 
 /* Dials when that is due; gives the time of the next attempt. */
@@ -157,6 +192,7 @@ static int64_t keep_connected(st_server *server, int64_t next_ns, int64_t *pause
     bool is_changed = server->master_changed;
     server->master_changed = false;
     bool is_connected = server->master != NULL;
+    bool is_adopted = is_connected && server->is_adopted;
     te_peer old = is_connected ? server->master->number : 0;
     memcpy(address, server->master_address, sizeof address);
     pthread_mutex_unlock(&server->lock);
@@ -166,11 +202,14 @@ static int64_t keep_connected(st_server *server, int64_t next_ns, int64_t *pause
         next_ns = 0;
         *pause_ms = 0;
     }
-    if (is_connected || address[0] == '\0') {
+    /* A connection counts once it has led to something: refusals must not spin. */
+    if (is_adopted)
         *pause_ms = 0;
-        return is_connected && is_changed ? 0 : INT64_MAX;
-    }
+    if (is_connected || address[0] == '\0')
+        return is_changed ? 0 : INT64_MAX;
     int64_t now_ns = te_now_ns();
+    if (next_ns == INT64_MAX && *pause_ms != 0)
+        next_ns = now_ns + *pause_ms * NS_PER_MS; /* it was connected, in vain */
     if (next_ns != INT64_MAX && now_ns < next_ns)
         return next_ns;
     dial(server, address, *pause_ms == 0);

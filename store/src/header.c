@@ -7,7 +7,7 @@
 
 #include "ms_crc32c.h"
 
-#define HEADER_MAGIC 0x31485453u /* "STH1" */
+#define HEADER_MAGIC 0x32485453u /* "STH2" */
 
 typedef struct header_file {
     uint32_t magic;
@@ -15,8 +15,9 @@ typedef struct header_file {
     uint8_t node_id[16];
     uint32_t incarnation;
     uint32_t epoch;
+    uint64_t cluster;
 } header_file;
-_Static_assert(sizeof(header_file) == 32, "on disk");
+_Static_assert(sizeof(header_file) == 40, "on disk");
 
 static uint32_t checksum_of(const header_file *file) {
     return ms_crc32c(0, file->node_id, sizeof *file - offsetof(header_file, node_id));
@@ -38,13 +39,16 @@ ms_status st_header_read(const char *folder, st_header *header, bool *found) {
     memcpy(header->node_id, file.node_id, sizeof header->node_id);
     header->incarnation = file.incarnation;
     header->epoch = file.epoch;
+    header->cluster = file.cluster;
     *found = true;
     return MS_OK;
 }
 
 ms_status st_header_write(const char *folder, const st_header *header) {
-    header_file file = {
-        .magic = HEADER_MAGIC, .incarnation = header->incarnation, .epoch = header->epoch};
+    header_file file = {.magic = HEADER_MAGIC,
+                        .incarnation = header->incarnation,
+                        .epoch = header->epoch,
+                        .cluster = header->cluster};
     memcpy(file.node_id, header->node_id, sizeof file.node_id);
     file.checksum = checksum_of(&file);
     return st_file_replace(folder, "header", &file, sizeof file);

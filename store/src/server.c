@@ -125,20 +125,6 @@ static ms_status find_identity(const char *folder, st_header *header, char *erro
     return status;
 }
 
-ms_status st_identity(const char *segment_dir, uint8_t node_id[16], uint32_t *incarnation,
-                      uint32_t *epoch, char *error) {
-    st_header header;
-    ms_status status = st_folder_make(segment_dir, error);
-    if (status == MS_OK)
-        status = find_identity(segment_dir, &header, error);
-    if (status != MS_OK)
-        return status;
-    memcpy(node_id, header.node_id, sizeof header.node_id);
-    *incarnation = header.incarnation;
-    *epoch = header.epoch;
-    return MS_OK;
-}
-
 /* The node's id is kept, its incarnation raised, both before anybody hears of them. */
 static ms_status take_identity(st_server *server, char *error) {
     st_header *header = &server->header;

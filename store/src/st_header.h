@@ -11,7 +11,8 @@
 typedef struct st_header {
     uint8_t node_id[16];
     uint32_t incarnation;
-    uint32_t epoch; /* adopted: frames of an older one are refused */
+    uint32_t epoch;   /* adopted: frames of an older one are refused */
+    uint64_t cluster; /* whose epochs these are; 0 = none yet */
 } st_header;
 
 /* Reads it; *found = false when there is none.  A file that is not whole counts as none: a node that has

@@ -120,6 +120,7 @@ struct st_server {
     st_peer *master;   /* NULL = not connected */
     st_peer *dialling; /* will be the master; its frames may come before te_dial returns */
     bool is_adopted;   /* INVENTORY has gone out on `master` */
+    bool was_adopted;  /* by some leader, since the start */
     char master_address[256];
     bool master_changed;
     st_table

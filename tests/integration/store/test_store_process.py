@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -31,7 +32,7 @@ def test_it_joins_its_master_and_says_so(host: Host) -> None:
     server = host.server(master, http=True, name="node-a")
     assert server.endpoints.is_adopted
     assert server.endpoints.name == "node-a"
-    assert "adopted epoch=" in server.log()
+    server.wait_log("adopted epoch=")
     assert server.http("/livez") == (200, "ok\n")
     assert server.http("/readyz") == (200, "ok\n")
     status, text = server.http("/readyz?verbose")
@@ -91,7 +92,7 @@ def test_after_a_kill_it_starts_empty_under_the_same_id_and_says_so(host: Host) 
         again = host.server(master)
         assert again.endpoints.node_id == server.endpoints.node_id
         assert again.endpoints.incarnation == 2
-        assert "starts_empty" in again.log()
+        again.wait_log("starts_empty")
         wait_until(lambda: client.get("key") is None)
         wait_until(lambda: client.put("key", b"other") is True)
         assert client.get("key") == b"other"
@@ -103,7 +104,7 @@ def test_it_finds_a_master_that_comes_late_and_one_that_comes_back(host: Host) -
         port = probe.getsockname()[1]
     server = host.server(f"127.0.0.1:{port}", http=True)
     assert not server.endpoints.is_adopted
-    assert "master_unreachable" in server.log()
+    server.wait_log("master_unreachable")
     assert server.http("/livez")[0] == 200
     assert server.http("/readyz") == (503, "not ready\n")
     master = host.master(port=port)
@@ -113,6 +114,57 @@ def test_it_finds_a_master_that_comes_late_and_one_that_comes_back(host: Host) -
     server.wait_log("master_lost")
     host.master(port=port)
     server.wait_log("adopted epoch=2")
+
+
+def test_a_node_may_go_to_another_cluster_when_it_starts_and_not_before(host: Host) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    first, second = host.folder / "first", host.folder / "second"
+    for _ in range(2):  # so that its epoch is above that of the second cluster
+        master = host.master(port=port, coordinator=f"local:{first}")
+        master.stop()
+    master = host.master(port=port, coordinator=f"local:{first}")
+    server = host.server(master, name="node-a")
+    server.wait_log("adopted epoch=3")
+    master.kill()
+    other = host.master(port=port, coordinator=f"local:{second}")
+    server.wait_log("other_cluster")
+    time.sleep(1.0)
+    assert server.log().count("adopted epoch") == 1
+    # It dials with growing pauses, not as fast as it is refused.
+    assert server.log().count("other_cluster") < 12
+    server.stop()
+    again = host.server(other, name="node-a")
+    assert again.endpoints.is_adopted
+    assert again.endpoints.node_id == server.endpoints.node_id
+    again.wait_log("adopted epoch=1 ")
+
+
+def test_an_older_epoch_of_its_cluster_is_refused_without_haste(host: Host) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = host.folder / "cluster"
+    old = host.folder / "old"
+    host.master(port=port, coordinator=f"local:{folder}").stop()
+    shutil.copytree(folder, old)  # the state as it was at epoch 1
+    master = host.master(port=port, coordinator=f"local:{folder}")
+    server = host.server(master)
+    server.wait_log("adopted epoch=2")
+    master.kill()
+    shutil.rmtree(folder)
+    old.rename(folder)
+    host.master(port=port, coordinator=f"local:{folder}").stop()  # epoch 2 again
+    state = folder / "state"
+    document = json.loads(state.read_text())
+    document["epoch"] = 0
+    state.write_text(json.dumps(document))
+    master = host.master(port=port, coordinator=f"local:{folder}")  # epoch 1
+    server.wait_log("adopt_refused epoch=1 adopted_epoch=2")
+    time.sleep(1.0)
+    assert server.log().count("adopt_refused") < 12
+    master.wait_log("this node has adopted epoch 2")
 
 
 def test_several_on_one_host_take_names_and_folders_of_their_own(host: Host) -> None:
