@@ -68,7 +68,8 @@ static ms_status check_room(const st_segment_options *options, uint64_t bytes, c
         return MS_IO_ERROR;
     }
     uint64_t available = (uint64_t)state.f_bavail * state.f_frsize;
-    if (available >= bytes)
+    /* A hugetlbfs without a size of its own says nothing here: mapping the file reserves its pages or fails. */
+    if (available >= bytes || state.f_blocks == 0)
         return MS_OK;
     st_error_set(error,
                  "no room for a pool of %.1f MiB in %s: %.1f MiB are free there; give a smaller "
@@ -133,8 +134,11 @@ ms_status st_segment_open(const st_segment_options *options, st_segment *segment
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     segment->uses = uses != MAP_FAILED ? uses : NULL;
     if (segment->payload == NULL || segment->words == NULL || segment->uses == NULL) {
-        st_error_set(error, "cannot map a pool of %.1f MiB: %s",
-                     (double)segment->payload_bytes / 1048576, strerror(errno));
+        st_error_set(error, "cannot map a pool of %.1f MiB: %s%s",
+                     (double)segment->payload_bytes / 1048576, strerror(errno),
+                     segment->is_huge
+                         ? "; /proc/sys/vm/nr_hugepages says how many huge pages there are"
+                         : "");
         st_segment_close(segment, false);
         return MS_NO_MEMORY;
     }

@@ -220,6 +220,14 @@ def test_the_pool_is_a_quarter_of_what_is_free_at_most_1_gib(tmp_path: Path) -> 
     assert default_pool_size(tmp_path) % MIB == 0
 
 
+def test_huge_pages_that_the_kernel_does_not_give_are_a_warning(host: Host) -> None:
+    policy = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    is_given = policy.exists() and not {"[never]", "[deny]"} & set(policy.read_text().split())
+    server = host.server(host.master(), huge_pages=True)
+    server.wait_log("pool_ready")
+    assert ("no_huge_pages" in server.log()) == (not is_given)
+
+
 def test_ipv6(host: Host) -> None:
     with socket.socket(socket.AF_INET6) as probe:
         try:
