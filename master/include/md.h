@@ -128,6 +128,8 @@ ms_status md_match_prefix(md_core *core, md_now now, uint64_t session, const ms_
 ms_status md_pin(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t deadline_ms);
 ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash);
 void md_touch(md_core *core, md_now now, const ms_hash *hashes, size_t count);
+/* Asks the memory for where a key is found: before a loop of puts or ends, so that their misses overlap. */
+void md_prefetch(const md_core *core, ms_hash hash);
 
 /* OK: the grant is written to out as one ms_location.  PENDING: room is being made; the ANSWER's version is
  * that of the grant.  EXISTS, BUSY, NO_SPACE (md_space_report tells how much of what), TOO_LARGE, BAD_KEY. */

@@ -78,6 +78,12 @@ void ma_call_put_start(ma_call *call) {
         return;
     ms_writer *answer = &master->answer;
     ms_writer_list(answer, batch->count);
+    ms_reader ahead = reader;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        ms_put_item_view item = {0};
+        ms_reader_put_item(&ahead, &item);
+        md_prefetch(master->core, item.head.hash);
+    }
     bool is_refused_space = false;
     for (uint32_t i = 0; i < batch->count; i++) {
         ms_put_item_view item = {0};
@@ -116,6 +122,12 @@ void ma_call_put_end(ma_call *call) {
     ma_batch *batch = begin(call, MA_FORM_STATUSES, &reader);
     if (batch == NULL)
         return;
+    ms_reader ahead = reader;
+    for (uint32_t i = 0; i < batch->count; i++) {
+        ms_end_item item = {0};
+        MS_READER_STRUCT(&ahead, &item);
+        md_prefetch(master->core, item.hash);
+    }
     for (uint32_t i = 0; i < batch->count; i++) {
         ms_end_item item = {0};
         MS_READER_STRUCT(&reader, &item);

@@ -75,6 +75,12 @@ bool md_index_rebuild(md_shard *shard, md_slot **slots, uint32_t *slot_count,
     return true;
 }
 
+void md_prefetch(const md_core *core, ms_hash hash) {
+    const md_shard *shard = &core->shards[md_shard_of(hash)];
+    if (shard->slot_count != 0)
+        __builtin_prefetch(&shard->slots[md_index_tag(hash) & (shard->slot_count - 1)]);
+}
+
 static bool is_it(const md_record *record, ms_hash hash, md_record_state state) {
     return ms_hash_equal(record->hash, hash) && record->state == state;
 }
@@ -89,6 +95,22 @@ uint32_t md_index_find(const md_shard *shard, ms_hash hash, md_record_state stat
             return 0;
         if (slot.tag == tag && is_it(&shard->records[slot.record - 1], hash, state))
             return slot.record;
+    }
+}
+
+void md_index_find_both(const md_shard *shard, ms_hash hash, uint32_t *complete,
+                        uint32_t *writing) {
+    *complete = *writing = 0;
+    if (shard->record_count == 0)
+        return;
+    uint32_t tag = md_index_tag(hash), mask = shard->slot_count - 1;
+    for (uint32_t at = tag & mask; shard->slots[at].record != 0; at = (at + 1) & mask) {
+        if (shard->slots[at].tag != tag)
+            continue;
+        uint32_t number = shard->slots[at].record;
+        const md_record *record = &shard->records[number - 1];
+        if (ms_hash_equal(record->hash, hash))
+            *(record->state == MD_RECORD_COMPLETE ? complete : writing) = number;
     }
 }
 

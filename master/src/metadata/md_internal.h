@@ -499,6 +499,8 @@ bool md_index_rebuild(md_shard *shard, md_slot **slots, uint32_t *slot_count,
                       const md_record *records, uint32_t record_fresh, uint32_t count);
 /* The record of a hash in this state; 0: none. */
 uint32_t md_index_find(const md_shard *shard, ms_hash hash, md_record_state state);
+/* Both the complete record of a hash and the one that is being written, in one pass. */
+void md_index_find_both(const md_shard *shard, ms_hash hash, uint32_t *complete, uint32_t *writing);
 static inline uint32_t md_index_tag(ms_hash hash) {
     return (uint32_t)(hash.low >> 8) ^ (uint32_t)hash.high;
 }

@@ -193,16 +193,21 @@ static ms_status check_item(md_core *core, uint32_t tenant, const ms_put_item *i
     return pages_max == 0 ? MS_UNAVAILABLE : MS_OK;
 }
 
-/* May a put of this key begin? */
-static ms_status check_key(md_core *core, const ms_put_item *item, const uint8_t *key) {
-    md_shard *shard = &core->shards[md_shard_of(item->hash)];
-    uint32_t record = md_object_find(core, item->hash);
-    if (record != 0 &&
-        !md_record_has_key(shard, md_record_at(shard, record), key, item->key_length))
+/* May a put of this key begin?  *old: the object that it would replace. */
+static ms_status check_key(md_core *core, const ms_put_item *item, const uint8_t *key,
+                           uint32_t *old) {
+    uint32_t shard_number = md_shard_of(item->hash), writing;
+    md_shard *shard = &core->shards[shard_number];
+    md_index_find_both(shard, item->hash, old, &writing);
+    if (*old != 0 && !md_object_is_current(core, shard, md_record_at(shard, *old))) {
+        *old = md_object_find(core, item->hash); /* it departs now, and records may move */
+        writing = md_index_find(shard, item->hash, MD_RECORD_WRITING);
+    }
+    if (*old != 0 && !md_record_has_key(shard, md_record_at(shard, *old), key, item->key_length))
         return MS_BAD_REQUEST;
-    if (record != 0 && !(item->flags & MS_PUT_UPSERT))
+    if (*old != 0 && !(item->flags & MS_PUT_UPSERT))
         return MS_EXISTS;
-    return md_index_find(shard, item->hash, MD_RECORD_WRITING) != 0 ? MS_BUSY : MS_OK;
+    return writing != 0 ? MS_BUSY : MS_OK;
 }
 
 static void enter_record(md_core *core, uint32_t tenant, const ms_put_item *item,
@@ -227,17 +232,26 @@ static void enter_record(md_core *core, uint32_t tenant, const ms_put_item *item
     }
 }
 
+static void write_grant(md_core *core, const md_put *put, ms_writer *out) {
+    const md_shard *shard = &core->shards[md_shard_of(put->hash)];
+    int64_t left = put->deadline_ms - core->now.now_ms;
+    md_write_location(core, shard, &shard->records[put_record(core, put) - 1],
+                      left > 0 ? (uint32_t)left : 0, true, out);
+}
+
 ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put_item *item,
                        const uint8_t *key, uint64_t waiter, ms_writer *out) {
     md_set_now(core, now);
+    md_prefetch(core, item->hash); /* it comes while the key is hashed */
     uint32_t session_number;
     md_session *of = md_session_find(core, session, &session_number);
     if (of == NULL)
         return MS_SESSION_LOST;
     MD_COUNT(core, puts_started)++;
+    uint32_t old;
     ms_status status = check_item(core, of->tenant, item, key);
     if (status == MS_OK)
-        status = check_key(core, item, key);
+        status = check_key(core, item, key, &old);
     if (status != MS_OK)
         return status;
     if (MD_COUNT(core, puts_open) >= core->config.puts_open_max)
@@ -249,7 +263,6 @@ ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put
         return MS_NO_MEMORY;
     }
     /* The new version must be above all that the key has: a change of replicas gives one too. */
-    uint32_t old = md_index_find(shard, item->hash, MD_RECORD_COMPLETE);
     if (old != 0 && md_record_at(shard, old)->is_changing &&
         !md_change_cancel(core, item->hash, 0, MS_BUSY))
         return MS_NO_MEMORY;
@@ -274,8 +287,10 @@ ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put
     enter_record(core, of->tenant, item, key, put);
 
     status = make_room(core, at, core->park_first == 0);
-    if (status == MS_OK)
-        return md_write_grant(core, now, at->version, out);
+    if (status == MS_OK) {
+        write_grant(core, at, out);
+        return MS_OK;
+    }
     if (status == MS_PENDING) {
         at->is_waiting = 1;
         park(core, put);
@@ -296,11 +311,7 @@ ms_status md_write_grant(md_core *core, md_now now, uint64_t version, ms_writer 
     uint32_t put = put_find(core, version);
     if (put == 0)
         return MS_GONE;
-    const md_put *at = put_at(core, put);
-    md_shard *shard = &core->shards[md_shard_of(at->hash)];
-    int64_t left = at->deadline_ms - core->now.now_ms;
-    md_write_location(core, shard, md_record_at(shard, put_record(core, at)),
-                      left > 0 ? (uint32_t)left : 0, true, out);
+    write_grant(core, put_at(core, put), out);
     return MS_OK;
 }
 
@@ -351,7 +362,9 @@ ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_i
     bool is_upsert = (put_at(core, put)->flags & MS_PUT_UPSERT) != 0;
     uint32_t shard_number = md_shard_of(item->hash);
     md_shard *shard = &core->shards[shard_number];
-    md_record *record = md_record_at(shard, put_record(core, put_at(core, put)));
+    uint32_t old, number;
+    md_index_find_both(shard, item->hash, &old, &number);
+    md_record *record = md_record_at(shard, number);
     md_replica_set set;
     md_record_replicas(shard, record, &set);
     uint64_t all = (1ull << set.count) - 1, keep = item->replica_mask & all;
@@ -365,7 +378,6 @@ ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_i
         return MS_GONE; /* where it was sealed has begun a new life, or is lost */
     const md_extra *extra = md_record_extra(shard, record);
     uint32_t extent_count = md_record_extent_count(shard, record);
-    uint32_t old = md_index_find(shard, item->hash, MD_RECORD_COMPLETE);
     uint32_t old_extents = old == 0 ? 0 : md_object_extents(core, shard, md_record_at(shard, old));
     if (!md_reserve(core, extent_count + old_extents, 1) || !md_hold_reserve(core, 1) ||
         !md_shard_reserve(shard, 0, md_replica_bytes(set.count, extent_count)) ||
@@ -373,10 +385,11 @@ ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_i
          !md_group_reserve(core, extra->tenant, extra->group)))
         return MS_NO_MEMORY;
     if (keep != all)
-        md_object_keep_replicas(core, shard_number, put_record(core, put_at(core, put)), keep);
-    if (old != 0)
+        md_object_keep_replicas(core, shard_number, number, keep);
+    if (old != 0) { /* its departure may move records */
         md_object_depart(core, shard_number, old, 0);
-    uint32_t number = put_record(core, put_at(core, put));
+        number = md_index_find(shard, item->hash, MD_RECORD_WRITING);
+    }
     record = md_record_at(shard, number);
     md_record_replicas(shard, record, &set);
     md_pages_count(core, &set, MD_PAGES_WRITING, -1);
