@@ -174,10 +174,10 @@ def command(output: Output, requests: int, block_bytes: int) -> int:
     with Cluster(pool_size_bytes=pool_bytes, servers=2) as cluster:
         output.note(f"replaying {requests} requests from two client processes")
         started = time.perf_counter()
-        workers = [
-            _start(cluster.address, number, requests, block_bytes) for number in range(len(PATHS))
-        ]
+        workers: list[_Worker] = []
         try:
+            for number in range(len(PATHS)):
+                workers.append(_start(cluster.address, number, requests, block_bytes))
             _watch(workers, requests, output)
         finally:
             for worker in workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -12,7 +13,7 @@ from itertools import pairwise
 
 from mooncake_store import Client
 from mooncake_store.cli.trace_file import Request, read_trace
-from mooncake_store.errors import CapacityError, StoreError
+from mooncake_store.errors import CapacityError, ObjectBusyError, StoreError
 
 REPORT_EVERY_S = 0.2
 BATCH_BYTES = 2 * 2**20
@@ -140,7 +141,7 @@ class Replayer:
                 results = [self._store.put(keys[0], places[0], parent=parent)]
             else:
                 results = self._store.put_batch(keys, places, parent=parent, chain=True)
-        except CapacityError as error:
+        except StoreError as error:
             results = [error]
         elapsed_s = time.perf_counter() - started
         stored = sum(result is True for result in results)
@@ -150,7 +151,8 @@ class Replayer:
         for result in results:
             if isinstance(result, CapacityError):
                 return False
-            if isinstance(result, StoreError):
+            # Busy: the other client stores the same block at this moment.
+            if isinstance(result, StoreError) and not isinstance(result, ObjectBusyError):
                 raise result
         return True
 
@@ -172,29 +174,34 @@ def _tell(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
+def _replay(master: str, number: int, workers: int, requests: int, block_bytes: int) -> None:
+    # Number 0 takes shared memory and Unix sockets, the others TCP as if they were elsewhere.
+    with Client(master, strict=True, use_local_paths=number == 0) as store:
+        replayer = Replayer(store, Blocks(block_bytes))
+        told = 0.0
+        for index, request in enumerate(read_trace(limit=requests)):
+            if index % workers != number:
+                continue
+            replayer.replay(request)
+            if time.monotonic() - told > REPORT_EVERY_S:
+                told = time.monotonic()
+                _tell(requests=replayer.requests)
+        _tell(requests=replayer.requests, report=replayer.report())
+
+
 def main() -> None:
     """Arguments: master, number of this worker, number of workers, requests in all, block bytes.
 
     Writes JSON lines: {"requests": N} now and then, at the end {"report": ...} or {"failed": ...}.
     """
-    master = sys.argv[1]
-    number, workers, requests, block_bytes = (int(text) for text in sys.argv[2:])
     try:
-        # Number 0 takes shared memory and Unix sockets, the others TCP as if they were elsewhere.
-        with Client(master, strict=True, use_local_paths=number == 0) as store:
-            replayer = Replayer(store, Blocks(block_bytes))
-            told = 0.0
-            for index, request in enumerate(read_trace(limit=requests)):
-                if index % workers != number:
-                    continue
-                replayer.replay(request)
-                if time.monotonic() - told > REPORT_EVERY_S:
-                    told = time.monotonic()
-                    _tell(requests=replayer.requests)
-            _tell(requests=replayer.requests, report=replayer.report())
-    except (StoreError, WrongBytesError) as error:
-        _tell(failed=str(error))
-        sys.exit(1)
+        try:
+            _replay(sys.argv[1], *(int(text) for text in sys.argv[2:]))
+        except (StoreError, WrongBytesError) as error:
+            _tell(failed=str(error))
+            sys.exit(1)
+    except BrokenPipeError:  # nobody waits for us any more
+        os._exit(1)
 
 
 if __name__ == "__main__":

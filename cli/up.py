@@ -129,9 +129,10 @@ def command(output: Output, port: int | None, size: int | None, config: str | No
     except UnavailableError:
         if stopped:
             return ExitCode.INTERRUPTED  # before it was ready
-        told = [child.poll() for child in children if child.poll() in list(ExitCode)]
-        if told:
-            return told[0] or ExitCode.FAILED  # a child that ends with our codes has said why
+        for child in children:
+            code = child.poll()
+            if code and code in list(ExitCode):
+                return code  # it has said why
         raise
     finally:
         remove_local(os.getpid())
