@@ -5,19 +5,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import click
 
 from mooncake_store import __version__
 from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.interrupts import interruptible
 from mooncake_store.cli.output import Output
 from mooncake_store.errors import ConfigError
 
@@ -121,40 +118,6 @@ def cli() -> None:
     """A KVCache store for LLM inference: prefixes' KV caches in the memory of many machines."""
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: it ends a command as Ctrl-C does, so that it can clean up behind itself."""
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end a command once; while it then cleans up, more of them do nothing.
-
-    What a command waits for at its end has deadlines, so nobody has to be more insistent.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread gets signals
-        return
-    # A shell that starts something in the background wants it to ignore SIGINT.
-    numbers = [
-        number for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]  # fmt: skip
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status."""
     arguments = list(arguments)
@@ -172,7 +135,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     )
     try:
-        with _interruptible():
+        with interruptible():
             with cli.make_context("mooncake-store", arguments, obj=invocation) as context:
                 result = cli.invoke(context)
             sys.stdout.flush()

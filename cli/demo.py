@@ -22,6 +22,7 @@ from typing import IO, Any
 import click
 
 from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.interrupts import raise_if_interrupted
 from mooncake_store.cli.options import SIZE, output_options
 from mooncake_store.cli.output import Output, approximate_size
 from mooncake_store.cli.processes import end_with_parent
@@ -71,6 +72,7 @@ def _watch(workers: list[_Worker], total: int, output: Output) -> None:
     if output.is_quiet or not stream.isatty():
         last = time.monotonic()
         while any(thread.is_alive() for thread in threads):
+            raise_if_interrupted()
             threads[0].join(0.2) if threads[0].is_alive() else threads[-1].join(0.2)
             if time.monotonic() - last >= 10:
                 last = time.monotonic()
@@ -90,6 +92,7 @@ def _watch(workers: list[_Worker], total: int, output: Output) -> None:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("requests", total=total)
         while any(thread.is_alive() for thread in threads):
+            raise_if_interrupted()
             progress.update(task, completed=sum(worker.requests for worker in workers))
             time.sleep(0.1)
         progress.update(task, completed=sum(worker.requests for worker in workers))

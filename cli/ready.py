@@ -7,6 +7,7 @@ import time
 import click
 
 from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.interrupts import raise_if_interrupted
 from mooncake_store.cli.options import DURATION, Access, client_options
 from mooncake_store.cli.output import Output
 from mooncake_store.errors import StoreError, UnavailableError
@@ -39,3 +40,4 @@ def command(output: Output, access: Access, wait: float, servers: int) -> int:
         if time.monotonic() >= end:
             raise error
         time.sleep(0.05)
+        raise_if_interrupted()

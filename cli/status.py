@@ -7,6 +7,7 @@ import time
 import click
 
 from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.interrupts import raise_if_interrupted
 from mooncake_store.cli.options import DURATION, Access, client_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.cli.snapshot import Snapshot, take
@@ -77,5 +78,6 @@ def command(output: Output, access: Access, watch: float | None) -> int:
             if watch is None:
                 return ExitCode.OK
             time.sleep(watch)
+            raise_if_interrupted()
             if not output.is_json:
                 print()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.interrupts import raise_if_interrupted
 from mooncake_store.cli.options import DURATION, Access, client_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.cli.snapshot import Snapshot, take
@@ -99,6 +100,7 @@ def pictures(store: Client, interval_s: float) -> Iterator[tuple[Snapshot, dict[
     before = take(store, time.monotonic())
     while True:
         time.sleep(interval_s)
+        raise_if_interrupted()
         now = take(store, time.monotonic())
         yield now, now.per_second(before)
         before = now

@@ -91,7 +91,7 @@ def test_interrupted_it_leaves_nothing(
     until(lambda: len(descendants(process.pid)) >= 5, "all processes", 60.0)
     pids = descendants(process.pid)
     result = process.end(number)
-    assert result.code == 130
+    assert result.code == 130, result.err
     assert result.out == b"" and "Traceback" not in result.err
     assert not any(alive(pid) for pid in pids)
     assert left_in(home) == [] and not folder.exists()

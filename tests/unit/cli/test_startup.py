@@ -45,7 +45,8 @@ def test_help_loads_no_command_and_no_extension() -> None:
     assert not modules & {"rich", "grpc", "textual", "asyncio", "mooncake_store._native"}
     ours = {name for name in modules if name.startswith("mooncake_store.cli.")}
     assert ours <= {
-        f"mooncake_store.cli.{name}" for name in ("main", "app", "exit_codes", "output")
+        f"mooncake_store.cli.{name}"
+        for name in ("main", "app", "exit_codes", "interrupts", "output")
     }
 
 
