@@ -186,6 +186,7 @@ typedef struct churn {
     te_engine *engine;
     uint8_t *memory;
     _Atomic bool is_over;
+    _Atomic uint32_t holders; /* threads that have held something */
 } churn;
 
 static void *hold_in_a_loop(void *argument) {
@@ -196,7 +197,8 @@ static void *hold_in_a_loop(void *argument) {
         ms_status status = te_region_hold(
             work->engine->registry, address_of(work->memory) + i % 8 * 4096, 4096, true, &region);
         if (status == MS_OK) {
-            held++;
+            if (held++ == 0)
+                work->holders++;
             te_region_release(region);
         } else {
             CHECK_STATUS(MS_NOT_REGISTERED, status);
@@ -214,7 +216,9 @@ static void test_threads(void) {
     for (size_t i = 0; i < 3; i++)
         assert(pthread_create(&threads[i], NULL, hold_in_a_loop, &work) == 0);
     uint32_t registered = 0, busy = 0;
-    for (int i = 0; i < 300; i++) {
+    /* As long as it takes until every thread has run: a busy machine may start one late. */
+    const int64_t end_ns = te_now_ns() + 20 * INT64_C(1000000000);
+    for (int i = 0; i < 300 || (work.holders < 3 && te_now_ns() < end_ns); i++) {
         uint64_t address = address_of(work.memory) + (uint64_t)(i % 8) * 4096;
         ms_status status = te_unregister_local_memory(work.engine, address);
         if (status == MS_BUSY)
