@@ -96,8 +96,8 @@ def shared_memory_check(total_bytes: int, free_bytes: int, *, is_container: bool
         fix = "start the container with --shm-size=8g (Kubernetes: an emptyDir of medium Memory)"
     if free_bytes < total_bytes // 2:
         fix = f"ls -l /dev/shm shows who uses it; or {fix}"
-    if free_bytes < 64 * MIB:
-        return Check("shared memory", FAIL, f"{why}; `up` needs 64 MiB at least", fix)
+    if free_bytes < 16 * MIB:
+        return Check("shared memory", FAIL, f"{why}; too little for any", fix)
     if free_bytes < 4 * GIB:
         return Check("shared memory", WARN, f"{why}; `up` takes 1 GiB or a quarter of it", fix)
     return Check("shared memory", OK, why)

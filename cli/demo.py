@@ -140,12 +140,12 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def _pool_bytes(block_bytes: int) -> int:
-    """The memory of each of the two servers: what there is, at most a quarter of it each."""
+    """The memory of each of the two servers; as much again is left for views and everybody else."""
     free = shutil.disk_usage("/dev/shm").free
-    pool_bytes = min(POOL_BYTES, free // 4 // MIB * MIB)
+    pool_bytes = min(POOL_BYTES, free // 6 // MIB * MIB)
     if block_bytes < 4 * KIB:
         raise click.UsageError("--block-bytes is at least 4KiB")
-    if pool_bytes < 16 * block_bytes:
+    if pool_bytes < max(8 * MIB, 16 * block_bytes):
         raise LimitError(
             f"/dev/shm has {approximate_size(free)} free: too little for two pools that hold 16 "
             f"blocks of {format_size(block_bytes)} each",

@@ -12,7 +12,7 @@ from typing import Any
 
 from mooncake_store._native import ffi as _ffi
 from mooncake_store._native import lib
-from mooncake_store.errors import ClosedError, InUseError, Status, error_from_status
+from mooncake_store.errors import ClosedError, InUseError, LimitError, Status, error_from_status
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.transfer_engine.engine import TransferEngine
 
@@ -205,4 +205,8 @@ class StoreService:
 
 def _check(status: int, error: Any) -> None:
     if status != Status.OK:
-        raise error_from_status(status, ffi.string(error).decode(errors="replace"), stage="open")
+        message = ffi.string(error).decode(errors="replace")
+        if status == Status.NO_SPACE:  # of the file system: no object could make room
+            hint = "make room there, or choose --pool-size and --segment-dir"
+            raise LimitError(message, code="MS-1402", stage="open", hint=hint)
+        raise error_from_status(status, message, stage="open")

@@ -133,7 +133,7 @@ def test_empty_batches_are_empty(store: Client) -> None:
     assert store.match_prefix([]).count == 0
 
 
-@pytest.mark.parametrize("key", ["", "x" * 1025, "ü" * 513])
+@pytest.mark.parametrize("key", ["", "x" * 1025, "ü" * 513, "\ud800"])
 def test_bad_key_is_refused(store: Client, key: str) -> None:
     for call in (
         lambda: store.put(key, b""),
@@ -141,9 +141,28 @@ def test_bad_key_is_refused(store: Client, key: str) -> None:
         lambda: store.exists(key),
         lambda: store.remove(key),
         lambda: store.stat(key),
+        lambda: store.annotate(key, hard_pin=True),
+        lambda: store.change_replica(key, 1),
     ):
         with pytest.raises(InvalidKeyError):
             call()
+
+
+def test_counters_have_names_and_count(store: Client, prefix: str) -> None:
+    before = store.counters()
+    assert store.put(f"{prefix}/counted", b"value")
+    after = store.counters()
+    name = "puts_completed_total"
+    assert after.totals[name] > before.totals[name]
+    assert not any(name.startswith("metric_") for name in after.totals)
+    for member in store.members():
+        assert after.by_server[member.server]["server_bytes"] == member.size_bytes
+
+
+def test_failed_command_names_its_key(store: Client, prefix: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        store.change_replica(f"{prefix}/none", 2)
+    assert caught.value.key == f"{prefix}/none"
 
 
 def test_wrong_types_are_refused_and_lose_nothing(store: Client, prefix: str) -> None:
