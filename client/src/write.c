@@ -243,6 +243,9 @@ static void list_add(write_list *list, cl_putting *put, size_t index, const cl_r
     }
 }
 
+/* COMPLETE: this very version was sealed there before, and only the answer was lost. */
+static bool is_sealed(uint32_t status) { return status == MS_OK || status == MS_COMPLETE; }
+
 static void replica_failed(cl_putting *put, size_t index, ms_status status) {
     if (put->states[index].failed == MS_OK)
         put->states[index].failed = status;
@@ -315,7 +318,7 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list,
                 continue;
             bool sealed = true;
             for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
-                if (list->statuses[at] != MS_OK) {
+                if (!is_sealed(list->statuses[at])) {
                     sealed = false;
                     replica_failed(put, i, (ms_status)list->statuses[at]);
                 }
@@ -391,7 +394,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
                     continue;
                 bool sealed = true;
                 for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
-                    if (list.statuses[at] != MS_OK) {
+                    if (!is_sealed(list.statuses[at])) {
                         sealed = false;
                         replica_failed(put, i, (ms_status)list.statuses[at]);
                     }
