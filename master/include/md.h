@@ -117,6 +117,8 @@ ms_status md_session_keep(md_core *core, md_now now,
                           uint64_t session); /* SESSION_LOST: open a new one */
 void md_session_close(md_core *core, md_now now, uint64_t session);
 uint32_t md_session_tenant(const md_core *core, uint64_t session);
+/* Bytes of the objects that it pins, for a metric: looks at each of its pins. */
+uint64_t md_session_pinned_bytes(const md_core *core, uint64_t session);
 
 /* ---- objects: what a client asks ----------------------------------------------------------------------- */
 void md_exists(md_core *core, md_now now, const ms_hash *hashes, size_t count, uint8_t *there);

@@ -600,6 +600,30 @@ static void removed_while_away_stays_removed(void) {
     harness_close(h);
 }
 
+/* Tombstones do not pile up for ever for a server that stays away: what it brings back is dropped instead. */
+static void a_server_with_too_many_tombstones_is_condemned(void) {
+    harness_open_default(h);
+    uint32_t server = harness_add_server(h, 0, 20);
+    EXPECT(harness_put(h, "a", 4096) == MS_OK);
+    ms_location_view location;
+    EXPECT(harness_lookup(h, "a", &location) == MS_OK);
+    md_server_gone(h->core, h->now, server, 1);
+    harness_advance(h, 11000);
+    for (uint32_t i = 0; i < 100001; i++) {
+        EXPECT(harness_remove(h, name(i), false, 7) == MS_PENDING);
+        h->answer_count = 0;
+    }
+    EXPECT(harness_remove(h, name(0), false, 7) == MS_NOT_FOUND); /* no tombstone any more */
+    EXPECT(harness_join_as(h, 0, 1, 20, 20, "", &server) == MS_OK);
+    EXPECT(tell(server, 1, "a", location.head.version, 4096,
+                ms_replica_extent(&location.replicas[0], 0).page, 1, 0, 1) == MS_OK);
+    EXPECT(md_inventory_end(h->core, h->now, server, 1) == MS_OK);
+    harness_drain(h);
+    EXPECT(!harness_exists(h, "a") && pages_free(server) == 20);
+    EXPECT(harness_counter(h, "tombstones") == 0); /* all members are here */
+    harness_close(h);
+}
+
 /* ---- room ------------------------------------------------------------------------------------------------- */
 static void parked_puts_are_served_in_order(void) {
     harness_open_default(h);
@@ -723,6 +747,13 @@ static void a_group_leaves_together(void) {
            MS_OK); /* key 0 is the oldest, and takes 2, 4 and 6 with it */
     for (uint32_t i = 0; i < 8; i++)
         EXPECT(harness_exists(h, name(i)) == (i % 2 == 1));
+    /* The last of a group, replaced by itself. */
+    ms_put_item alone = harness_item(h, "alone", 4096);
+    alone.group = 6;
+    alone.flags = MS_PUT_UPSERT;
+    EXPECT(harness_put_item(h, "alone", &alone) == MS_OK);
+    EXPECT(harness_put_item(h, "alone", &alone) == MS_PENDING);
+    EXPECT(harness_remove(h, "alone", false, 1) == MS_PENDING);
     /* While one of a group is pinned, none of it leaves. */
     ms_put_item item = harness_item(h, "g1", 4096);
     item.group = 5;
@@ -1023,6 +1054,7 @@ static void a_prefix_is_matched_and_pinned_at_once(void) {
     EXPECT(md_match_prefix(h->core, h->now, h->session, &match, hashes, &out) == MS_OK);
     ms_reader reader = ms_reader_of(out.data, out.length);
     EXPECT(ms_reader_list(&reader, sizeof(ms_location)) == 70 && harness_counter(h, "pins") == 70);
+    EXPECT(md_session_pinned_bytes(h->core, h->session) == 7000);
     EXPECT(md_match_prefix(h->core, h->now, h->session + 1, &match, hashes, &out) ==
            MS_SESSION_LOST);
     EXPECT(md_unpin(h->core, h->now, h->session, hashes[69]) == MS_OK);
@@ -1241,6 +1273,7 @@ int main(void) {
     a_new_life_has_what_its_inventory_names();
     objects_leave_when_the_grace_is_over_and_come_back();
     removed_while_away_stays_removed();
+    a_server_with_too_many_tombstones_is_condemned();
     parked_puts_are_served_in_order();
     a_refusal_says_what_the_space_is_used_for();
     space_in_pieces_is_used();

@@ -309,6 +309,8 @@ static void seal_at_server(sim *s, sim_event *event) {
         .note = client->version,
         .size = client->grant.size,
         .expiry_ms = value->expires_ms == 0 ? 0 : (uint64_t)(1700000000000 + value->expires_ms),
+        .group = value->group,
+        .flags = value->flags,
         .page_count = client->grant.replicas[replica].extents[part].page_count,
         .part = (uint16_t)part,
         .part_count = (uint16_t)client->grant.replicas[replica].extent_count};
@@ -432,6 +434,8 @@ static void granted(sim *s, uint32_t number, const ms_location_view *view, uint3
                     .versions = {client->version},
                     .version_count = 1,
                     .page_count = (uint32_t)ms_pages_of(client->grant.size),
+                    .group = client->put_group,
+                    .flags = client->put_flags,
                     .is_open = true,
                     .expires_ms = ttl_ms == 0 ? 0 : s->now_ms + ttl_ms};
     sim_oracle_grant(s, client->value, &client->grant);
@@ -481,7 +485,11 @@ static void start_put(sim *s, uint32_t number) {
                         .parent = key > 0 && sim_chance(s, 200) ? s->hashes[key - 1] : (ms_hash){0},
                         .key_length = (uint16_t)strlen(s->keys[key]),
                         .replica_count = (uint8_t)(1 + sim_random(s, 3)),
-                        .flags = client->is_upsert ? MS_PUT_UPSERT : 0};
+                        .group = sim_chance(s, 150) ? 1 + sim_random(s, 2) : 0,
+                        .flags = (client->is_upsert ? MS_PUT_UPSERT : 0u) |
+                                 (sim_chance(s, 100) ? MS_PUT_SOFT_PIN : 0u)};
+    client->put_group = item.group;
+    client->put_flags = item.flags & MS_PUT_SOFT_PIN ? MS_OBJECT_SOFT_PIN : 0;
     uint8_t memory[16384];
     ms_writer out = ms_writer_fixed(memory, sizeof memory);
     ms_status status = md_put_start(s->leader.core, sim_now(s), client->session, &item,

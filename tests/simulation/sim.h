@@ -46,6 +46,8 @@ typedef struct sim_value {
     uint64_t versions[16]; /* the put's, then those of copies */
     uint32_t version_count;
     uint32_t page_count;
+    uint64_t group;
+    uint8_t flags;    /* of the put: ms_object_flag */
     bool is_open;     /* granted, not ended, at the present leader */
     bool is_acked;    /* its client was told that it is stored */
     bool may_be_gone; /* evicted, expired, replaced, removed, or its memory was lost */
@@ -59,7 +61,7 @@ typedef struct sim_value {
 typedef struct sim_record {
     bool is_there;
     uint32_t key;
-    uint64_t version, size, note, expiry_ms;
+    uint64_t version, size, note, expiry_ms, group;
     ms_hash parent;
     uint32_t page_count, checksum;
     uint16_t part, part_count;
@@ -137,7 +139,9 @@ typedef struct sim_client {
     uint32_t sealing;    /* replica and part that is being sealed: replica * SIM_PAGES + part */
     uint64_t mask;       /* replicas that are sealed whole */
     uint32_t annotation; /* s->annotations[key] when it asked */
-    bool covers[4096];   /* values that the remove or upsert under way covers */
+    uint64_t put_group;
+    uint8_t put_flags;
+    bool covers[4096]; /* values that the remove or upsert under way covers */
     /* reading */
     sim_location read;
     uint32_t replica, pages_read;

@@ -286,6 +286,7 @@ void sim_store_adopt(sim *s, sim_event *message) {
                                     .expiry_ms = record->expiry_ms,
                                     .note = record->note,
                                     .parent = record->parent,
+                                    .group = record->group,
                                     .page = page,
                                     .page_count = record->page_count,
                                     .part = record->part,
@@ -477,6 +478,7 @@ void sim_store_copy(sim *s, sim_event *message) {
     task->record.expiry_ms = view.seal.head.expiry_ms;
     task->record.flags = view.seal.head.flags;
     task->record.parent = view.seal.head.parent;
+    task->record.group = view.seal.head.group;
     ms_status status = source->head.server == server ? MS_BAD_REQUEST : MS_OK;
     if (status != MS_OK)
         sim_fail(s, "server %u is told to copy from itself", server);

@@ -181,6 +181,24 @@ ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash) {
     return MS_OK;
 }
 
+uint64_t md_session_pinned_bytes(const md_core *core, uint64_t session) {
+    uint32_t number = md_map_get(&core->session_of, session);
+    uint64_t bytes = 0;
+    if (number == 0)
+        return 0;
+    const md_session *of = md_pool_at(&core->sessions, number);
+    for (uint32_t pin = of->first_pin; pin != 0;) {
+        const md_pinning *at = md_pool_at(&core->pins, pin);
+        ms_hash hash = hold_at(core, at->hold)->hash;
+        const md_shard *shard = &core->shards[md_shard_of(hash)];
+        uint32_t record = md_index_find(shard, hash, MD_RECORD_COMPLETE);
+        if (record != 0)
+            bytes += shard->records[record - 1].size;
+        pin = at->session_next;
+    }
+    return bytes;
+}
+
 /* ---- groups -------------------------------------------------------------------------------------------- */
 static uint64_t group_key(uint32_t tenant, uint64_t group) { return md_mix(group) ^ tenant; }
 
@@ -206,7 +224,9 @@ bool md_group_reserve(md_core *core, uint32_t tenant, uint64_t group) {
         *at = (md_group){.id = group, .tenant = tenant, .next = md_map_get(&core->group_of, key)};
         md_map_set(&core->group_of, key, number);
     }
-    if (at->count < at->capacity)
+    at->is_awaited =
+        at->count < at->capacity; /* until then it stays, though its last member leave */
+    if (at->is_awaited)
         return true;
     uint32_t capacity = at->capacity == 0 ? 4 : at->capacity * 2;
     ms_hash *members = md_memory_small(at->members, capacity * sizeof(ms_hash));
@@ -214,12 +234,14 @@ bool md_group_reserve(md_core *core, uint32_t tenant, uint64_t group) {
         return false;
     at->members = members;
     at->capacity = capacity;
+    at->is_awaited = 1;
     return true;
 }
 
 void md_group_add(md_core *core, uint32_t tenant, uint64_t group, ms_hash hash) {
     md_group *at = md_group_find(core, tenant, group);
     at->members[at->count++] = hash;
+    at->is_awaited = 0;
 }
 
 void md_group_remove(md_core *core, uint32_t tenant, uint64_t group, ms_hash hash) {
@@ -231,7 +253,7 @@ void md_group_remove(md_core *core, uint32_t tenant, uint64_t group, ms_hash has
             at->members[i] = at->members[--at->count];
             break;
         }
-    if (at->count > 0)
+    if (at->count > 0 || at->is_awaited)
         return;
     uint64_t key = group_key(tenant, group);
     uint32_t number = md_map_get(&core->group_of, key), before = 0;

@@ -290,6 +290,7 @@ typedef struct md_group {
     uint32_t tenant, next;
     ms_hash *members;
     uint32_t count, capacity;
+    uint8_t is_awaited; /* md_group_reserve was called for a member that is not in yet */
 } md_group;
 
 /* ANNOTATE, or the notes that a changed object needs: answered when all holders have answered. */
