@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from mooncake_store.cli.contexts import Target, read_document, resolve
+from mooncake_store.cli.interrupts import soon_interrupted
 from mooncake_store.cli.output import Output
 from mooncake_store.config import load, parse_duration, parse_size
 from mooncake_store.errors import ConfigError, InvalidKeyError
@@ -143,7 +145,11 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if timeout is not None and timeout <= 0:
             raise ConfigError("--timeout is above 0")
         output.target = f"{target.master} ({target.origin})"
-        return function(output, Access(target, timeout, settings), *args, **kwargs)
+        if not output.verbosity:
+            # What the SDK warns of, the command says in its own words.
+            logging.getLogger("mooncake_store").addHandler(logging.NullHandler())
+        with soon_interrupted():
+            return function(output, Access(target, timeout, settings), *args, **kwargs)
 
     return wrapped
 
