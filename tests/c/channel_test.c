@@ -1,6 +1,6 @@
 /* The asking side: calls, deadlines, dead and frozen peers, the pool, rails. */
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
-// timeout: 120
+// timeout: 200
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

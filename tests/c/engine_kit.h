@@ -54,11 +54,14 @@ static inline int64_t in_ms(int64_t milliseconds) { return te_now_ns() + millise
 
 /* Bytes that tell where they belong: each 8-byte word is a mix of its place and of `salt`. */
 static inline void fill_pattern(uint8_t *bytes, size_t length, uint64_t place, uint64_t salt) {
-    for (size_t i = 0; i < length; i++) {
-        uint64_t at = place + i;
+    for (size_t done = 0; done < length;) {
+        uint64_t at = place + done;
         uint64_t mixed =
             (at / 8 + salt * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xff51afd7ed558ccd);
-        bytes[i] = (uint8_t)((mixed ^ mixed >> 32) >> (at % 8 * 8));
+        mixed ^= mixed >> 32;
+        size_t skip = at % 8, piece = 8 - skip < length - done ? 8 - skip : length - done;
+        memcpy(bytes + done, (uint8_t *)&mixed + skip, piece);
+        done += piece;
     }
 }
 
@@ -76,12 +79,7 @@ static inline bool has_pattern(const uint8_t *bytes, size_t length, uint64_t pla
 }
 
 static inline bool is_all(const uint8_t *bytes, size_t length, uint8_t value) {
-    for (size_t i = 0; i < length; i++) {
-        if (bytes[i] != value) {
-            return false;
-        }
-    }
-    return true;
+    return length == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, length - 1) == 0);
 }
 
 /* ---- a serving engine ------------------------------------------------------------------------- */

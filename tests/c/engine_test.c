@@ -1,7 +1,7 @@
 /* The accepting side: HELLO, bad input, slow and dead peers, answers from anywhere, pushes, the
  * fence. */
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
-// timeout: 120
+// timeout: 200
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
 /* te_read and te_write over TCP (v4 and v6) and Unix sockets: every byte, in every shape. */
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
-// timeout: 120
+// timeout: 200
 #include "engine_kit.h"
 
 #define MIB (1u << 20)
@@ -350,6 +350,65 @@ static void threads_share_a_channel(void) {
     close_pair();
 }
 
+static bool any(void *match_context, void *peer_context) {
+    (void)match_context;
+    (void)peer_context;
+    return true;
+}
+
+static _Atomic bool is_cutting;
+
+/* Cuts every connection of the peer, again and again. */
+static void *cut_connections(void *unused) {
+    (void)unused;
+    while (atomic_load(&is_cutting)) {
+        usleep(6000);
+        (void)te_close_matching(served.engine, any, NULL, "the test cuts");
+    }
+    return NULL;
+}
+
+/* A broken connection costs another try, or an error: never a wrong byte, nor one that comes late. */
+static void connections_are_cut_under_way(void) {
+    open_pair("127.0.0.1", false, 12 * MIB, 4);
+    size_t length = 5 * MIB;
+    uint8_t *bytes = malloc(length);
+    CHECK(bytes != NULL);
+    pthread_t cutter;
+    atomic_store(&is_cutting, true);
+    CHECK(pthread_create(&cutter, NULL, cut_connections, NULL) == 0);
+    int good = 0;
+    for (uint64_t round = 0; round < 60; round++) {
+        void *target = bytes;
+        const void *source = bytes;
+        ms_status status;
+        if (round % 3 == 2) {
+            uint32_t one;
+            ms_write_item item = {.segment = 1, .offset = MIB, .length = length};
+            fill_pattern(bytes, length, MIB, 1); /* what is there already */
+            status = te_write(channel, &item, &source, 1, NULL, 0, 0, &one, in_ms(5000));
+            CHECK(status == MS_OK ? one == MS_OK : one == status);
+        } else {
+            ms_read_result one;
+            ms_read_item item = {.segment = 1, .offset = 77, .length = length};
+            memset(bytes, 0, length);
+            status = te_read(channel, &item, &target, 1, &one, in_ms(5000));
+            CHECK(one.status == status && (status != MS_OK || has_pattern(bytes, length, 77, 1)));
+        }
+        CHECK(status == MS_OK || status == MS_UNAVAILABLE);
+        good += status == MS_OK;
+        memset(bytes, 0x77, length);
+        usleep(500);
+        CHECK(is_all(bytes, length, 0x77));
+    }
+    atomic_store(&is_cutting, false);
+    pthread_join(cutter, NULL);
+    CHECK(good > 0);
+    CHECK(has_pattern(served.memory, served.length, 0, 1));
+    free(bytes);
+    close_pair();
+}
+
 int main(int argc, char **argv) {
     RUN(reads_over_tcp_v4);
     RUN(reads_over_tcp_v6);
@@ -362,5 +421,6 @@ int main(int argc, char **argv) {
     RUN(refused_writes_touch_nothing);
     RUN(plain_memory_is_written_at_offsets);
     RUN(threads_share_a_channel);
+    RUN(connections_are_cut_under_way);
     return 0;
 }

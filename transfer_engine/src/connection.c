@@ -42,6 +42,12 @@ ms_status te_connection_fail(te_connection *connection, ms_status status, const 
     return status;
 }
 
+/* UNAVAILABLE: the peer itself has closed the connection, and will not carry out what it had not
+ * begun.  After anything else (the path is broken) it still may. */
+static ms_status status_of(int problem) {
+    return problem == EPIPE || problem == ECONNRESET ? MS_UNAVAILABLE : MS_IO_ERROR;
+}
+
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 /* False when the deadline has passed. */
@@ -163,7 +169,7 @@ static ms_status receive_some(te_connection *connection, struct iovec *parts, si
         return MS_PENDING;
     }
     if (came < 0) {
-        return te_connection_fail(connection, MS_UNAVAILABLE, "receiving failed: %s",
+        return te_connection_fail(connection, status_of(errno), "receiving failed: %s",
                                   strerror(errno));
     }
     if (came == 0) {
@@ -221,7 +227,7 @@ ms_status te_connection_send(te_connection *connection, struct iovec *parts, siz
             }
         }
         if (sent < 0) {
-            return te_connection_fail(connection, MS_UNAVAILABLE, "sending failed: %s",
+            return te_connection_fail(connection, status_of(errno), "sending failed: %s",
                                       strerror(errno));
         }
         descriptor = sent > 0 ? -1 : descriptor;

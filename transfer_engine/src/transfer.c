@@ -435,8 +435,12 @@ static ms_status exchange(transfer *moved, const part *taken, te_connection *con
                                 : exchange_write(moved, taken, connection);
 }
 
-/* Reading twice harms nobody, nor does writing the same bytes again; a seal is said once. */
-static bool may_repeat(const part *taken, ms_status status) {
+/* Reading twice harms nobody.  Writing the same bytes again does not either, unless the first attempt
+ * could still be carried out later; and a seal is said once. */
+static bool may_repeat(const transfer *moved, const part *taken, ms_status status) {
+    if (moved->reads != NULL) {
+        return status == MS_UNAVAILABLE || status == MS_IO_ERROR;
+    }
     return status == MS_UNAVAILABLE && taken->seal_bytes == 0;
 }
 
@@ -476,7 +480,7 @@ static void carry_in_worker(void *argument) {
         while (!has_failed && take_part(moved, &taken)) {
             status = exchange(moved, &taken, connection);
             has_failed = status != MS_OK;
-            is_returned = has_failed && may_repeat(&taken, status);
+            is_returned = has_failed && may_repeat(moved, &taken, status);
         }
         if (connection != NULL) {
             te_checkin(connection, !has_failed);
@@ -515,7 +519,7 @@ static ms_status carry(transfer *moved, te_connection *connection) {
     do {
         while (status == MS_OK && take_part(moved, &taken)) {
             status = exchange(moved, &taken, connection);
-            while (may_repeat(&taken, status) && repeats++ < 2) {
+            while (may_repeat(moved, &taken, status) && repeats++ < 2) {
                 te_checkin(connection, false);
                 connection = NULL;
                 status = te_checkout(moved->channel, moved->deadline_ns, &connection);
