@@ -51,6 +51,12 @@ def test_every_command_takes_json_and_fits_a_screen(path: str, command: click.Co
         assert len(line) <= 100, line
 
 
+def test_every_command_has_a_schema_of_its_document() -> None:
+    schemas = {path.stem for path in (PAGE.parents[1] / "tests/golden/schemas").glob("*.json")}
+    documented = {path.replace(" ", "-") for path, _ in commands() if not path.startswith("bench")}
+    assert schemas - {"error"} == documented
+
+
 def test_the_first_help_fits_a_tall_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
