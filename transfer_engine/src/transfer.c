@@ -347,17 +347,14 @@ static void write_status(transfer *moved, const part *taken, size_t i, uint32_t 
     pthread_mutex_unlock(&moved->lock);
 }
 
-/* The part's items as they go out: the caller's own when none is cut or loses its seal, else
- * changed copies. */
-static const ms_write_item *items_of(const transfer *moved, const part *taken,
-                                     ms_write_item *copies) {
-    const ms_write_item *items = moved->writes + taken->first;
-    bool is_changed = moved->without_seals || is_cut(moved, taken, taken->first) ||
-                      is_cut(moved, taken, taken->first + taken->count - 1);
-    if (!is_changed) {
-        return items;
-    }
-    memcpy(copies, items, taken->count * sizeof *items);
+/* Whether the part's items go out otherwise than the caller gave them: cut, or without their seals. */
+static bool is_changed(const transfer *moved, const part *taken) {
+    return moved->without_seals || is_cut(moved, taken, taken->first) ||
+           is_cut(moved, taken, taken->first + taken->count - 1);
+}
+
+static void change_items(const transfer *moved, const part *taken, ms_write_item *copies) {
+    memcpy(copies, moved->writes + taken->first, taken->count * sizeof *copies);
     for (size_t i = 0; i < taken->count; i++) {
         uint64_t start;
         copies[i].length = range_of(moved, taken, taken->first + i, &start);
@@ -365,7 +362,6 @@ static const ms_write_item *items_of(const transfer *moved, const part *taken,
         copies[i].source_offset += start;
         copies[i].seal_length = moved->without_seals ? 0 : copies[i].seal_length;
     }
-    return copies;
 }
 
 static ms_status exchange_write(transfer *moved, const part *taken, te_connection *connection) {
@@ -379,13 +375,18 @@ static ms_status exchange_write(transfer *moved, const part *taken, te_connectio
                 .iov_base = (void *)(uintptr_t)(source + start), .iov_len = (size_t)length};
         }
     }
-    ms_write_item few[16], *copies = count <= 16 ? few : malloc(count * sizeof *copies);
-    if (copies == NULL) {
-        te_channel_set_error(moved->channel, "no memory for a request");
-        return MS_NO_MEMORY;
+    const ms_write_item *items = moved->writes + taken->first; /* their layout is the wire's */
+    ms_write_item few[16], *copies = few;
+    if (is_changed(moved, taken)) {
+        copies = count <= sizeof few / sizeof *few ? few : malloc(count * sizeof *copies);
+        if (copies == NULL) {
+            te_channel_set_error(moved->channel, "no memory for a request");
+            return MS_NO_MEMORY;
+        }
+        change_items(moved, taken, copies);
+        items = copies;
     }
     uint32_t list[2] = {(uint32_t)count, 0};
-    const ms_write_item *items = items_of(moved, taken, copies);
     struct iovec body[3] = {
         {.iov_base = list, .iov_len = sizeof list},
         {.iov_base = (void *)(uintptr_t)items, .iov_len = count * sizeof *items},
