@@ -25,6 +25,10 @@ void sim_oracle_grant(sim *s, uint32_t value, const sim_location *grant) {
     for (uint32_t i = 0; i < grant->replica_count; i++)
         for (uint32_t j = 0; j < grant->replicas[i].extent_count; j++)
             for (uint32_t page = 0; page < grant->replicas[i].extents[j].page_count; page++) {
+                /* A grant that is fetched late may name a former life of a server. */
+                if (grant->replicas[i].incarnation !=
+                    s->servers[grant->replicas[i].server].incarnation)
+                    continue;
                 uint32_t at = grant->replicas[i].extents[j].page + page;
                 if (page == 0)
                     sim_trace(s, "server %u page %u+%u: granted to version %lx",
