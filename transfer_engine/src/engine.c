@@ -250,10 +250,11 @@ void te_engine_close(te_engine *engine) {
     }
     te_parts_stop(engine);
     atomic_store(&engine->is_stopping, true);
-    te_workers_close(engine);
+    te_workers_stop(engine);
     te_io_stop(engine);
     te_parts_close(engine);
     te_segments_close(engine);
+    te_workers_close(engine); /* I/O threads have asked it for workers until they ended */
     free(engine->peers);
     free(engine->log_lines);
     pthread_mutex_destroy(&engine->peers_lock);

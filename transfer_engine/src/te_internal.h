@@ -143,7 +143,8 @@ uint32_t te_deadline_ms(int64_t deadline_ns);
 
 /* ---- workers (workers.c): started when first needed, up to config.worker_threads ------------- */
 ms_status te_workers_open(te_engine *engine);
-void te_workers_close(te_engine *engine); /* runs what is queued, joins */
+void te_workers_stop(te_engine *engine);  /* runs what is queued, joins; later jobs are refused */
+void te_workers_close(te_engine *engine); /* when nobody can ask for workers any more */
 
 /* ---- sockets (socket.c) ---------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* Worker threads: second halves of copies, further connections of a striped transfer, batches.
  *
  * A bounded ring of jobs.  A thread is started only when a job finds none waiting, so that a
- * process which never needs one has none.  Jobs are run to their end; te_workers_close runs what
+ * process which never needs one has none.  Jobs are run to their end; te_workers_stop runs what
  * is still queued, because whoever queued it waits.
  */
 #include "te_internal.h"
@@ -69,7 +69,7 @@ ms_status te_workers_open(te_engine *engine) {
     return MS_OK;
 }
 
-void te_workers_close(te_engine *engine) {
+void te_workers_stop(te_engine *engine) {
     te_workers *workers = engine->workers;
     if (workers == NULL) {
         return;
@@ -81,6 +81,13 @@ void te_workers_close(te_engine *engine) {
     pthread_mutex_unlock(&workers->lock);
     for (uint32_t i = 0; i < started; i++) {
         pthread_join(workers->threads[i], NULL);
+    }
+}
+
+void te_workers_close(te_engine *engine) {
+    te_workers *workers = engine->workers;
+    if (workers == NULL) {
+        return;
     }
     pthread_mutex_destroy(&workers->lock);
     pthread_cond_destroy(&workers->filled);
