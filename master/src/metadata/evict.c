@@ -80,6 +80,19 @@ static void unlink_from(md_shard *shard, md_queue *queue, uint32_t record) {
         md_record_at(shard, at->newer)->older = at->older;
 }
 
+/* Sieve: a hand is at the oldest object that the walk has not come to.  What comes (back) into the list may lie
+ * behind the walk, or between it and where this shard's hand waits. */
+static void place_hand(md_core *core, md_shard *shard, uint32_t record) {
+    const md_record *at = md_record_at(shard, record);
+    if (at->last_tick <= core->hand_tick) {
+        if (shard->hand == 0 && at->older == 0)
+            shard->hand = at->newer != 0 ? at->newer : MD_HAND_AT_END;
+    } else if (shard->hand == MD_HAND_AT_END ||
+               (shard->hand != 0 && md_record_at(shard, shard->hand)->last_tick > at->last_tick)) {
+        shard->hand = record;
+    }
+}
+
 static void list_add(md_core *core, uint32_t shard_number, uint32_t record, bool in_order) {
     md_shard *shard = &core->shards[shard_number];
     md_record *at = md_record_at(shard, record);
@@ -98,8 +111,8 @@ static void list_add(md_core *core, uint32_t shard_number, uint32_t record, bool
         }
     }
     link_after(shard, queue, older, record);
-    if (shard->hand == MD_HAND_AT_END && at->newer == 0 && at->list_class != MD_CLASS_SOFT)
-        shard->hand = record;
+    if (!core->policy->moves_on_use && at->list_class != MD_CLASS_SOFT)
+        place_hand(core, shard, record);
     at->flags |= MD_IS_LISTED;
     shard->classes |= 1ull << at->list_class;
     core->listed_count++;

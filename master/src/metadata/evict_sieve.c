@@ -17,6 +17,7 @@ static bool pick(md_core *core, uint32_t *shard_number, uint32_t *record) {
     while (md_evict_pick_oldest(core, shard_number, record)) {
         md_shard *shard = &core->shards[*shard_number];
         if (shard->hand == MD_HAND_AT_END) {
+            core->hand_tick = 0;
             for (uint32_t i = 0; i < MD_SHARDS; i++) {
                 core->shards[i].hand = 0;
                 md_evict_rank(core, i);
@@ -27,6 +28,7 @@ static bool pick(md_core *core, uint32_t *shard_number, uint32_t *record) {
             shard->hand = shard->lists[0].oldest;
         *record = shard->hand;
         md_record *at = md_record_at(shard, *record);
+        core->hand_tick = at->last_tick;
         if (!(at->flags & MD_IS_VISITED))
             return true;
         at->flags = (uint8_t)(at->flags & ~MD_IS_VISITED);

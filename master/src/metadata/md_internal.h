@@ -417,6 +417,7 @@ struct md_core {
         [MD_SHARDS]; /* which shard's first candidate leaves first; UINT64_MAX: has none */
     uint64_t soft_rank[MD_SHARDS];
     uint64_t listed_count, soft_count;
+    uint64_t hand_tick; /* sieve: the hands have passed all that was stored up to this */
 
     md_server *servers;
     uint32_t server_count, server_capacity;
