@@ -62,8 +62,13 @@ def _text(document: dict[str, Any]) -> str:
     "--size", type=SIZE, metavar="SIZE", help="pool (default: 1GiB or a quarter of free /dev/shm)"
 )
 @click.option("--config", metavar="FILE", type=click.Path(), help="configuration file")
+@click.option(
+    "--announce", is_flag=True, hidden=True, help="for parents: --json of the result only"
+)
 @output_options
-def command(output: Output, port: int | None, size: int | None, config: str | None) -> int:
+def command(
+    output: Output, port: int | None, size: int | None, config: str | None, announce: bool
+) -> int:
     """Start a complete store on this machine: one master, one store server; Ctrl-C ends it.
 
     Commands on this machine that name no master find it by themselves.
@@ -118,7 +123,10 @@ def command(output: Output, port: int | None, size: int | None, config: str | No
             "grpc_port": master["grpc_port"], "http_port": master["http_port"], "server": server,
             "ready_seconds": _seconds_since_start(),
         }  # fmt: skip
-        output.result(result, _text(result))
+        if announce:
+            output.document(result)
+        else:
+            output.result(result, _text(result))
         output.note(f"ready after {result['ready_seconds']:.2f} s; Ctrl-C ends it")
         while not stopped:
             for child in children:
