@@ -35,4 +35,6 @@ class ClientConfig:
         0, "non-temporal stores from this size; 0: 256 KiB; lower where a device reads the memory"
     )
     use_local_paths: bool = setting(True, "shared memory and Unix sockets where the peer is here")
-    use_relay: bool = setting(True, "let the store server pass put_end on to the master")
+    use_relay: bool = setting(
+        False, "let the store server pass put_end on to the master: fewer hops, more hand-overs"
+    )

@@ -60,7 +60,7 @@ class Bench:
             self.raw = keep.enter_context(RawPeer(self.memory))
             self.cluster = keep.enter_context(Cluster(pool_size_bytes=POOL_BYTES))
             self.tcp = self._operations(use_local_paths=False)
-            self.tcp_unrelayed = self._operations(use_local_paths=False, use_relay=False)
+            self.tcp_relayed = self._operations(use_local_paths=False, use_relay=True)
             self.local_client = keep.enter_context(
                 Client(self.cluster.address, location_count_max=LOCATIONS)
             )
@@ -89,17 +89,17 @@ class Bench:
 
     def fill(self, name: str, size: int, count: int) -> None:
         """Store a pool and let every client know its keys."""
-        good(self.tcp_unrelayed.fill(name, size, count))
+        good(self.tcp_relayed.fill(name, size, count))
         for operations in (self.tcp, self.local, self.local_one_thread):
             operations.know(name, count)
 
     def drop(self, *names: str) -> None:
         """Remove pools and what the measured puts have left."""
-        every = (self.tcp, self.tcp_unrelayed, self.local, self.local_alloc)
+        every = (self.tcp, self.tcp_relayed, self.local, self.local_alloc)
         for operations in every:
             operations.drop_puts()
         for name in names:
-            self.tcp_unrelayed.drop(name)
+            self.tcp_relayed.drop(name)
 
     def connections_of(self, use: Callable[[Operations], dict[str, Any]]) -> int:
         """Return over how many connections to the servers the engine spreads such a call."""
@@ -206,7 +206,7 @@ def small_cases(bench: Bench) -> Iterator[Case]:
     yield Case(
         "put 4 KiB, TCP, relayed",
         "us",
-        latency(bench.tcp.put, size=size),
+        latency(bench.tcp_relayed.put, size=size),
         push,
         at_most(2.7),
         note="raw: 4 KiB there, 64 B back",
@@ -214,7 +214,7 @@ def small_cases(bench: Bench) -> Iterator[Case]:
     yield Case(
         "put 4 KiB, TCP, not relayed",
         "us",
-        latency(bench.tcp_unrelayed.put, size=size),
+        latency(bench.tcp.put, size=size),
         push,
         at_most(3.2),
     )
