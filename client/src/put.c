@@ -1,8 +1,8 @@
 /* Storing objects: a grant from the master, the bytes to the servers, SEAL, put_end.
  *
  * The connection on which PUT_START went stays checked out until the put has ended: a put_end that a server
- * relays is answered there.  A relay is asked for when everything goes to one server in one frame; else the
- * client sends put_end after every SEAL was answered.  What was granted and not sealed is revoked.
+ * relays is answered there.  A relay is asked for, where the client allows it, when everything goes to one server in
+ * one frame; else the client sends put_end after every SEAL was answered.  What was granted and not sealed is revoked.
  */
 #include <stdio.h>
 #include <time.h>
