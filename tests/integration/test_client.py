@@ -40,10 +40,15 @@ def value_of(key: str, size: int, version: int = 0) -> bytes:
     return random.Random(f"{key}/{version}").randbytes(size)
 
 
-@pytest.fixture(params=["local", "tcp"])
+@pytest.fixture(params=["local", "tcp", "local, relayed", "tcp, relayed"])
 def store(request: pytest.FixtureRequest, shared_cluster: Cluster) -> Iterator[Client]:
-    local = request.param == "local"
-    with Client(shared_cluster.address, strict=True, use_local_paths=local) as client:
+    path, _, relayed = request.param.partition(", ")
+    with Client(
+        shared_cluster.address,
+        strict=True,
+        use_local_paths=path == "local",
+        use_relay=bool(relayed),
+    ) as client:
         yield client
 
 
