@@ -6,6 +6,7 @@ import builtins
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -323,13 +324,13 @@ class Client:
             opened = _c.client_view_open(handle, key, deadline)
         except UnavailableError:
             value = self.get(key, timeout_s=deadline)
-            return View(None if value is None else memoryview(value), None, is_copy=True)
+            return View(None if value is None else memoryview(value), is_copy=True)
         except StoreError as error:
             opened = self._core.failed(error, None)
         if opened is None:
-            return View(None, None, is_copy=False)
-        memory, token = opened
-        return View(memory, lambda: _c.client_view_close(handle, token), is_copy=False)
+            return View(None)
+        address, size_bytes, token = opened
+        return View.at(address, size_bytes, partial(_c.client_view_close, handle, token))
 
     def get_tensor(
         self, key: str, *, library: str | None = None, timeout_s: float | None = None

@@ -70,7 +70,7 @@ CALL(call_touch, CL_TOUCH)
 CALL(call_sizes, CL_SIZES)
 CALL(call_command, CL_COMMAND)
 
-/* view_open(handle, key, timeout_s) -> None or (memory, token): memory is a read-only memoryview of the stored bytes. */
+/* view_open(handle, key, timeout_s) -> None or (address, size, token): read-only memory with the stored bytes. */
 static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
     (void)self;
     cl_job job;
@@ -82,14 +82,9 @@ static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_s
     PyEval_RestoreThread(state);
     PyObject *result = NULL;
     if (job.items[0].status == MS_OK) {
-        /* PyBUF_READ of zero bytes still wants an address. */
-        static char nothing;
-        PyObject *memory =
-            PyMemoryView_FromMemory(view.size != 0 ? (char *)(uintptr_t)view.address : &nothing,
-                                    (Py_ssize_t)view.size, 0x100);
-        if (memory != NULL)
-            result = Py_BuildValue("N(KIIII)", memory, (unsigned long long)view.version,
-                                   view.server, view.incarnation, view.segment, view.page);
+        result = Py_BuildValue("KK(KIIII)", (unsigned long long)view.address,
+                               (unsigned long long)view.size, (unsigned long long)view.version,
+                               view.server, view.incarnation, view.segment, view.page);
         if (result == NULL) {
             state = PyEval_SaveThread();
             cl_view_close(PyLong_AsUnsignedLongLong(arguments[0]), &view);
