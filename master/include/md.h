@@ -93,7 +93,7 @@ ms_status md_tombstone_add(md_core *core, ms_hash hash, uint64_t version);
 ms_status md_server_join(md_core *core, md_now now, const ms_server_info *info, const char *host,
                          const ms_segment_info *segments, uint32_t *server);
 ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
-                       const ms_inventory_item *item, const uint8_t *key);
+                       const ms_inventory_item *item, const uint8_t *tenant, const uint8_t *key);
 ms_status md_inventory_end(md_core *core, md_now now, uint32_t server, uint32_t incarnation);
 /* More pages of a segment are ready. */
 ms_status md_segment_ready(md_core *core, md_now now, uint32_t server, uint32_t incarnation,

@@ -156,7 +156,7 @@ static void take_inventory(ma_call *call, ma_member *member) {
         ms_inventory_item_view item = {0};
         ms_reader_inventory_item(&reader, &item);
         ms_status status = md_inventory(master->core, master->now, server, incarnation, &item.head,
-                                        (const uint8_t *)item.key);
+                                        (const uint8_t *)item.tenant, (const uint8_t *)item.key);
         if (status != MS_OK)
             ma_log(master, MA_LOG_SERVER, MA_WARNING, "record_refused server=%u status=%s page=%u",
                    (unsigned)server, ms_status_name(status), (unsigned)item.head.page);

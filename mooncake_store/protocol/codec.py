@@ -12,10 +12,11 @@ from typing import Any, ClassVar, TypeVar
 
 from mooncake_store.errors import ProtocolError
 
-__all__ = ["Body", "Counted", "Keyed", "Layout", "Reader", "Record", "Writer"]
+__all__ = ["Body", "Counted", "Keyed", "Layout", "Reader", "Record", "TenantKeyed", "Writer"]
 
 BATCH_ITEMS_MAX = 65_536
 KEY_BYTES_MAX = 1024
+TENANT_BYTES_MAX = 64
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -182,6 +183,31 @@ class Keyed(Record):
         if key_length > KEY_BYTES_MAX:
             raise ProtocolError(f"a key of {key_length} bytes")
         head["key"] = reader.padded(key_length)
+        return cls(**head)
+
+
+class TenantKeyed(Record):
+    """A struct and tenant and key behind it, padded together; their lengths are implied."""
+
+    __slots__ = ()
+    tenant: bytes
+    key: bytes
+
+    def write(self, writer: Writer) -> None:
+        lengths = {"key_length": len(self.key), "tenant_length": len(self.tenant)}
+        writer.raw(self.LAYOUT.pack(self, **lengths))
+        writer.padded(self.tenant + self.key)
+
+    @classmethod
+    def read(cls: type[RecordT], reader: Reader) -> RecordT:
+        head = cls.LAYOUT.unpack(reader)
+        key_length, tenant_length = head.pop("key_length"), head.pop("tenant_length")
+        if key_length > KEY_BYTES_MAX:
+            raise ProtocolError(f"a key of {key_length} bytes")
+        if tenant_length > TENANT_BYTES_MAX:
+            raise ProtocolError(f"a tenant of {tenant_length} bytes")
+        names = reader.padded(tenant_length + key_length)
+        head["tenant"], head["key"] = names[:tenant_length], names[tenant_length:]
         return cls(**head)
 
 

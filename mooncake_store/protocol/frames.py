@@ -16,12 +16,14 @@ from mooncake_store.errors import ProtocolError, Status
 from mooncake_store.protocol.codec import (
     BATCH_ITEMS_MAX,
     KEY_BYTES_MAX,
+    TENANT_BYTES_MAX,
     Body,
     Counted,
     Keyed,
     Layout,
     Reader,
     Record,
+    TenantKeyed,
     Writer,
 )
 from mooncake_store.protocol.methods import Kind, Method, Role
@@ -124,7 +126,6 @@ MAGIC = 0x3153434D
 WIRE_VERSION = 1
 WIRE_VERSION_OLDEST = 1
 PAGE_SIZE = 4096
-TENANT_BYTES_MAX = 64
 VALUE_BYTES_MAX = 16 << 30
 BODY_BYTES_MAX = 16 << 20
 BODY_BYTES_MAX_HELLO = 64 << 10
@@ -173,10 +174,6 @@ def _status(value: int) -> Status:
         return Status(value)
     except ValueError as error:
         raise ProtocolError(f"unknown status {value}") from error
-
-
-def _check_key(key_length: int) -> None:
-    _check(key_length <= KEY_BYTES_MAX, f"a key of {key_length} bytes")
 
 
 def _check_pages(page: int, page_count: int) -> None:
@@ -616,7 +613,7 @@ class ReadResults(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Seal(Record):
+class Seal(TenantKeyed):
     """What a server keeps about one extent of an object."""
 
     hash: bytes
@@ -638,21 +635,12 @@ class Seal(Record):
         "key_length:H flags:B tenant_length:B reserved:4x",
     )
 
-    def write(self, writer: Writer) -> None:
-        lengths = {"key_length": len(self.key), "tenant_length": len(self.tenant)}
-        writer.raw(self.LAYOUT.pack(self, **lengths))
-        writer.padded(self.tenant + self.key)
-
     @classmethod
     def read(cls, reader: Reader) -> Seal:
-        head = cls.LAYOUT.unpack(reader)
-        key_length, tenant_length = head.pop("key_length"), head.pop("tenant_length")
-        _check_key(key_length)
-        _check(tenant_length <= TENANT_BYTES_MAX, f"a tenant of {tenant_length} bytes")
-        _check(head["part"] < head["part_count"] <= EXTENTS_MAX, "a part out of range")
-        _check(head["size"] <= VALUE_BYTES_MAX, f"an object of {head['size']} bytes")
-        names = reader.padded(tenant_length + key_length)
-        return cls(**head, tenant=names[:tenant_length], key=names[tenant_length:])
+        seal = super(Seal, cls).read(reader)
+        _check(seal.part < seal.part_count <= EXTENTS_MAX, "a part out of range")
+        _check(seal.size <= VALUE_BYTES_MAX, f"an object of {seal.size} bytes")
+        return seal
 
 
 @dataclass(frozen=True, slots=True)
@@ -1235,7 +1223,7 @@ class Adopt(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class InventoryItem(Keyed):
+class InventoryItem(TenantKeyed):
     """One extent that a server holds, with what its record says."""
 
     hash: bytes
@@ -1253,12 +1241,14 @@ class InventoryItem(Keyed):
     segment: int = 0
     flags: int = 0
     state: int = 1
+    tenant: bytes = b""
     key: bytes = b""
 
     LAYOUT: ClassVar[Layout] = Layout(
         "ms_inventory_item",
         "hash:16s version:Q size:Q expiry_ms:Q note:Q parent:16s group:Q page:I page_count:I "
-        "checksum:I part:H part_count:H segment:H key_length:H flags:B state:B reserved:2x",
+        "checksum:I part:H part_count:H segment:H key_length:H flags:B state:B tenant_length:B "
+        "reserved:1x",
     )
 
     @classmethod

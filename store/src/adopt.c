@@ -36,9 +36,11 @@ static void write_live(ms_writer *out, const st_segment *segment, const st_exten
                               .segment = (uint16_t)segment->number,
                               .key_length = extent->key_length,
                               .flags = extent->flags,
-                              .state = 1};
+                              .state = 1,
+                              .tenant_length = extent->tenant_length};
     MS_WRITER_STRUCT(out, &item);
-    ms_writer_padded(out, extent->key, extent->key_length);
+    /* They lie one behind the other in the record too. */
+    ms_writer_padded(out, extent->tenant, (size_t)extent->tenant_length + extent->key_length);
 }
 
 void st_write_in_use(ms_writer *out, const st_pending *pending) {

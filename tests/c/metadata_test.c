@@ -405,9 +405,10 @@ static ms_status tell(uint32_t server, uint32_t incarnation, const char *key, ui
                               .part = part,
                               .part_count = parts,
                               .key_length = (uint16_t)strlen(key),
-                              .state = 1};
-    ms_status status =
-        md_inventory(h->core, h->now, server, incarnation, &item, (const uint8_t *)key);
+                              .state = 1,
+                              .tenant_length = 7};
+    ms_status status = md_inventory(h->core, h->now, server, incarnation, &item,
+                                    (const uint8_t *)"default", (const uint8_t *)key);
     harness_drain(h);
     return status;
 }
@@ -434,7 +435,7 @@ static void an_inventory_rebuilds_the_index(void) {
     EXPECT(tell(a, 3, "parts", 15, 5 * 4096, 12, 2, 0, 2) == MS_OK);
     EXPECT(tell(a, 3, "short", 16, 5 * 4096, 8, 3, 1, 2) == MS_OK);
     ms_inventory_item busy = {.version = 9, .page = 15, .page_count = 2, .state = 2};
-    EXPECT(md_inventory(h->core, h->now, a, 3, &busy, NULL) == MS_OK);
+    EXPECT(md_inventory(h->core, h->now, a, 3, &busy, NULL, NULL) == MS_OK);
     ms_location_view location;
     EXPECT(harness_lookup(h, "both", &location) == MS_OK && location.head.replica_count == 2);
     EXPECT(harness_start(h, "free", 4096, &location) == MS_UNAVAILABLE); /* nobody is adopted */
@@ -457,6 +458,46 @@ static void an_inventory_rebuilds_the_index(void) {
     harness_close(h);
 }
 
+/* The tenant is in the record: without it a new master could not tell whose object it is. */
+static void an_inventory_tells_whose_an_object_is(void) {
+    harness_open_default(h);
+    h->holds_frees = true;
+    uint32_t a;
+    EXPECT(harness_join_as(h, 0, 1, 20, 20, "", &a) == MS_OK);
+    ms_inventory_item item = {.hash = ms_hash_key(h->config.secret, "other", 5, "x", 1),
+                              .version = 10,
+                              .size = 1,
+                              .note = 10,
+                              .page_count = 1,
+                              .part_count = 1,
+                              .key_length = 1,
+                              .tenant_length = 5,
+                              .state = 1};
+    const uint8_t *key = (const uint8_t *)"x";
+    EXPECT(md_inventory(h->core, h->now, a, 1, &item, (const uint8_t *)"other", key) == MS_OK);
+    item.page =
+        1; /* the hash of another tenant's key, or of another cluster's: nobody can find it */
+    item.hash = harness_hash(h, "x");
+    EXPECT(md_inventory(h->core, h->now, a, 1, &item, (const uint8_t *)"other", key) == MS_OK);
+    item.page = 2;
+    item.tenant_length = 0;
+    EXPECT(md_inventory(h->core, h->now, a, 1, &item, NULL, key) == MS_BAD_REQUEST);
+    EXPECT(md_inventory_end(h->core, h->now, a, 1) == MS_OK);
+    harness_drain(h);
+    EXPECT(h->free_count == 1 && h->frees[0].item.page == 1);
+    uint64_t session;
+    EXPECT(md_session_open(h->core, h->now, (const uint8_t *)"other", 5, &session) == MS_OK);
+    uint32_t other = md_session_tenant(h->core, session);
+    EXPECT(other != 0);
+    ms_hash hash = ms_hash_key(h->config.secret, "other", 5, "x", 1);
+    uint8_t memory[512];
+    ms_writer out = ms_writer_fixed(memory, sizeof memory);
+    EXPECT(md_stat(h->core, h->now, other, hash, key, 1, &out) == MS_OK);
+    EXPECT(md_stat(h->core, h->now, 0, hash, key, 1, &out) != MS_OK);
+    harness_check(h);
+    harness_close(h);
+}
+
 static void the_highest_note_counts(void) {
     harness_open_default(h);
     uint32_t a, b;
@@ -470,20 +511,25 @@ static void the_highest_note_counts(void) {
                               .page_count = 1,
                               .part_count = 1,
                               .key_length = 1,
+                              .tenant_length = 7,
                               .state = 1};
-    EXPECT(md_inventory(h->core, h->now, a, 1, &item, (const uint8_t *)"a") == MS_OK);
+    EXPECT(md_inventory(h->core, h->now, a, 1, &item, (const uint8_t *)"default",
+                        (const uint8_t *)"a") == MS_OK);
     item.note = 20; /* an older note, at the other holder */
     item.flags = 0;
-    EXPECT(md_inventory(h->core, h->now, b, 1, &item, (const uint8_t *)"a") == MS_OK);
+    EXPECT(md_inventory(h->core, h->now, b, 1, &item, (const uint8_t *)"default",
+                        (const uint8_t *)"a") == MS_OK);
     EXPECT(harness_remove(h, "a", false, 1) == MS_PINNED);
     item.hash = harness_hash(h, "b");
     item.page = 1;
     item.expiry_ms = (uint64_t)h->now.wall_ms + 5000;
-    EXPECT(md_inventory(h->core, h->now, b, 1, &item, (const uint8_t *)"b") == MS_OK);
+    EXPECT(md_inventory(h->core, h->now, b, 1, &item, (const uint8_t *)"default",
+                        (const uint8_t *)"b") == MS_OK);
     item.hash = harness_hash(h, "c");
     item.page = 2;
     item.expiry_ms = (uint64_t)h->now.wall_ms - 1;
-    EXPECT(md_inventory(h->core, h->now, b, 1, &item, (const uint8_t *)"c") == MS_OK);
+    EXPECT(md_inventory(h->core, h->now, b, 1, &item, (const uint8_t *)"default",
+                        (const uint8_t *)"c") == MS_OK);
     EXPECT(md_inventory_end(h->core, h->now, a, 1) == MS_OK &&
            md_inventory_end(h->core, h->now, b, 1) == MS_OK);
     EXPECT(harness_exists(h, "b") && !harness_exists(h, "c"));
@@ -1268,6 +1314,7 @@ int main(void) {
     an_absent_member_needs_a_tombstone_first();
     a_free_is_repeated_until_it_is_answered();
     an_inventory_rebuilds_the_index();
+    an_inventory_tells_whose_an_object_is();
     the_highest_note_counts();
     a_server_in_the_same_life_keeps_what_it_has();
     a_new_life_has_what_its_inventory_names();

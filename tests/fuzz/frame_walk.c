@@ -119,6 +119,7 @@ static void walk_inventory(ms_reader *reader) {
     for (uint32_t left = ms_reader_list(reader, sizeof(ms_inventory_item)); left != 0; left--) {
         assert(ms_reader_inventory_item(reader, &item));
         assert(item.head.part < item.head.part_count && item.head.page_count >= 1);
+        walk_bytes(item.tenant, item.head.tenant_length);
         walk_key(item.key, item.head.key_length);
     }
 }

@@ -452,6 +452,7 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
                         part=0,
                         part_count=2,
                         flags=ObjectFlag.HAS_CHECKSUM,
+                        tenant=b"default",
                         key=KEY,
                     ),
                     wire.InventoryItem(

@@ -251,8 +251,9 @@ static void inventory_arrives(sim *s, sim_event *event) {
     sim_trace(s, "the inventory of server %u arrives: %u items", server, told->count);
     for (uint32_t i = 0; i < told->count; i++) {
         const char *key = s->keys[told->keys[i]];
-        ms_status status = md_inventory(leader->core, sim_now(s), server, (uint32_t)event->c,
-                                        &told->items[i], (const uint8_t *)key);
+        ms_status status =
+            md_inventory(leader->core, sim_now(s), server, (uint32_t)event->c, &told->items[i],
+                         (const uint8_t *)"default", (const uint8_t *)key);
         if (status != MS_OK)
             sim_fail(s, "an inventory's item is refused: %d", (int)status);
         sim_leader_drain(s);
@@ -293,7 +294,8 @@ void sim_store_adopt(sim *s, sim_event *message) {
                                     .part_count = record->part_count,
                                     .key_length = (uint16_t)strlen(s->keys[record->key]),
                                     .flags = record->flags,
-                                    .state = 1};
+                                    .state = 1,
+                                    .tenant_length = 7};
         }
         if (at->uses[page].copies + at->uses[page].views != 0 &&
             at->words[page] != ms_word(at->uses[page].version, 1)) { /* busy_inventory */

@@ -17,7 +17,7 @@ typedef struct held {
     uint64_t version, size, note, expiry_ms, group;
     const uint8_t *key;
     const ms_extent *extents;
-    uint32_t server, checksum;
+    uint32_t tenant, server, checksum;
     uint16_t segment, extent_count, key_length;
     uint8_t flags;
 } held;
@@ -47,16 +47,6 @@ static ms_status refuse(md_core *core, uint32_t server, ms_hash hash, uint32_t s
     if (leave != 0)
         md_leave_opened(core, leave);
     return MS_OK;
-}
-
-static uint32_t tenant_of(md_core *core, ms_hash hash, const uint8_t *key, size_t length) {
-    for (uint32_t i = 0; i < core->tenant_count; i++) {
-        const char *name = core->tenants[i];
-        if (ms_hash_equal(ms_hash_key(core->config.secret, name + 1, (size_t)name[0], key, length),
-                          hash))
-            return i;
-    }
-    return 0;
 }
 
 static int64_t expiry_of(const md_core *core, uint64_t expiry_wall_ms) {
@@ -92,7 +82,7 @@ static bool confirm(md_core *core, const held *replica) {
 static ms_status take_new(md_core *core, const held *replica) {
     uint32_t number = md_shard_of(replica->hash);
     md_shard *shard = &core->shards[number];
-    uint32_t tenant = tenant_of(core, replica->hash, replica->key, replica->key_length);
+    uint32_t tenant = replica->tenant;
     if (!md_shard_reserve(shard, replica->key_length, md_replica_bytes(1, replica->extent_count)) ||
         !md_hold_reserve(core, 1) || !md_pool_reserve(&core->wheel.timers, 1) ||
         (replica->group != 0 && !md_group_reserve(core, tenant, replica->group)) ||
@@ -229,7 +219,7 @@ static uint32_t partial_find(md_core *core, uint32_t server, const ms_inventory_
 }
 
 static uint32_t partial_open(md_core *core, uint32_t server, const ms_inventory_item *item,
-                             const uint8_t *key) {
+                             uint32_t tenant, const uint8_t *key) {
     uint64_t map_key = partial_key(item->hash, item->version, server);
     if (!md_pool_reserve(&core->partials, 1) || !md_map_reserve(&core->partial_of, 1))
         return 0;
@@ -248,6 +238,7 @@ static uint32_t partial_open(md_core *core, uint32_t server, const ms_inventory_
                                               .size = item->size,
                                               .parent = item->parent,
                                               .group = item->group,
+                                              .tenant = tenant,
                                               .server = server,
                                               .checksum = item->checksum,
                                               .segment = item->segment,
@@ -261,9 +252,9 @@ static uint32_t partial_open(md_core *core, uint32_t server, const ms_inventory_
 }
 
 static ms_status take_part(md_core *core, uint32_t server, const ms_inventory_item *item,
-                           const uint8_t *key) {
+                           uint32_t tenant, const uint8_t *key) {
     uint32_t partial = partial_find(core, server, item);
-    if (partial == 0 && (partial = partial_open(core, server, item, key)) == 0)
+    if (partial == 0 && (partial = partial_open(core, server, item, tenant, key)) == 0)
         return MS_NO_MEMORY;
     md_partial *at = partial_at(core, partial);
     ms_extent extent = {.page = item->page, .page_count = item->page_count},
@@ -291,6 +282,7 @@ static ms_status take_part(md_core *core, uint32_t server, const ms_inventory_it
                   .group = at->group,
                   .key = at->key,
                   .extents = at->extents,
+                  .tenant = at->tenant,
                   .server = server,
                   .checksum = at->checksum,
                   .segment = at->segment,
@@ -300,6 +292,15 @@ static ms_status take_part(md_core *core, uint32_t server, const ms_inventory_it
     ms_status status = take(core, &whole);
     partial_close(core, partial);
     return status;
+}
+
+/* Of a walk over the map's slots: a removal moves a follower into the hole, so the slot is looked at again; only a
+ * map that has shrunk is another one. */
+static void close_in_slot(md_core *core, uint32_t partial, uint32_t *slot) {
+    uint32_t capacity = core->partial_of.capacity;
+    partial_close(core, partial);
+    if (core->partial_of.capacity != capacity)
+        *slot = 0;
 }
 
 /* All parts of a replica lie in one segment of one server, so what is short of parts when that server's
@@ -319,8 +320,7 @@ static ms_status refuse_partials(md_core *core, uint32_t server) {
                 refuse(core, server, at->hash, at->segment, &at->extents[part], 1, at->version) !=
                     MS_OK)
                 return MS_NO_MEMORY;
-        partial_close(core, partial);
-        i = 0; /* entries have moved */
+        close_in_slot(core, partial, &i);
     }
     return MS_OK;
 }
@@ -345,12 +345,10 @@ void md_inventory_drop(md_core *core, uint32_t server) {
         uint32_t partial = core->partial_of.slots[i].value;
         while (partial != 0 && partial_at(core, partial)->server != server)
             partial = partial_at(core, partial)->next;
-        if (partial == 0) {
+        if (partial == 0)
             i++;
-        } else {
-            partial_close(core, partial);
-            i = 0;
-        }
+        else
+            close_in_slot(core, partial, &i);
     }
 }
 
@@ -363,7 +361,7 @@ static ms_status check_frame(md_core *core, uint32_t server, uint32_t incarnatio
 }
 
 ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
-                       const ms_inventory_item *item, const uint8_t *key) {
+                       const ms_inventory_item *item, const uint8_t *tenant, const uint8_t *key) {
     md_set_now(core, now);
     ms_status status = check_frame(core, server, incarnation);
     md_server *at = status == MS_OK ? server_at(core, server) : NULL;
@@ -374,7 +372,8 @@ ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t inca
         (uint64_t)item->page + item->page_count > at->segments[item->segment].page_count)
         return MS_BAD_REQUEST;
     if (is_live &&
-        (!ms_key_valid((const char *)key, item->key_length) || item->part_count > MS_EXTENTS_MAX ||
+        (!ms_key_valid((const char *)key, item->key_length) || item->tenant_length == 0 ||
+         item->tenant_length > MS_TENANT_BYTES_MAX || item->part_count > MS_EXTENTS_MAX ||
          (item->part_count > 1 && item->part >= item->part_count) ||
          item->size > MS_VALUE_BYTES_MAX))
         return MS_BAD_REQUEST;
@@ -388,8 +387,16 @@ ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t inca
     /* In use without a live word: a view or a copy of something freed; wait for FREED (busy_inventory). */
     if (!is_live)
         return refuse(core, server, (ms_hash){0}, item->segment, &extent, 1, item->version);
+    /* Whoever looks for the key asks for its hash with this cluster's secret: another one is never found. */
+    if (!ms_hash_equal(
+            ms_hash_key(core->config.secret, tenant, item->tenant_length, key, item->key_length),
+            item->hash))
+        return refuse(core, server, item->hash, item->segment, &extent, 1, item->version);
+    uint32_t tenant_number;
+    if ((status = md_tenant(core, tenant, item->tenant_length, &tenant_number)) != MS_OK)
+        return status;
     if (item->part_count > 1)
-        return take_part(core, server, item, key);
+        return take_part(core, server, item, tenant_number, key);
     held whole = {.hash = item->hash,
                   .parent = item->parent,
                   .version = item->version,
@@ -399,6 +406,7 @@ ms_status md_inventory(md_core *core, md_now now, uint32_t server, uint32_t inca
                   .group = item->group,
                   .key = key,
                   .extents = &extent,
+                  .tenant = tenant_number,
                   .server = server,
                   .checksum = item->checksum,
                   .segment = item->segment,

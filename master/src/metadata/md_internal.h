@@ -334,6 +334,7 @@ typedef struct md_partial {
     uint64_t group;
     uint32_t next; /* same bucket of core->partial_of, and list of the server's */
     uint32_t server;
+    uint32_t tenant;
     uint32_t checksum;
     uint16_t segment, part_count, parts_in, key_length;
     uint8_t flags;

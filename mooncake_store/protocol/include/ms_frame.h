@@ -311,7 +311,8 @@ static inline uint32_t ms_seal_length(uint32_t tenant_length, uint32_t key_lengt
 
 typedef struct ms_inventory_item_view {
     ms_inventory_item head;
-    const char *key; /* head.key_length bytes, at most MS_KEY_BYTES_MAX; 0 in state 2 */
+    const char *tenant; /* head.tenant_length bytes, at most MS_TENANT_BYTES_MAX; 0 in state 2 */
+    const char *key;    /* head.key_length bytes, at most MS_KEY_BYTES_MAX; 0 in state 2 */
 } ms_inventory_item_view;
 bool ms_reader_inventory_item(ms_reader *reader, ms_inventory_item_view *out);
 

@@ -446,7 +446,7 @@ typedef struct ms_adopt {
 } ms_adopt;
 _Static_assert(sizeof(ms_adopt) == 8, "wire");
 
-/* INVENTORY: body = list of ms_inventory_item (each + key + padding).  state: 1 live record,
+/* INVENTORY: body = list of ms_inventory_item (each + tenant + key + padding).  state: 1 live record,
  * 2 in use without a live word (a copy or a view of an older version). */
 typedef struct ms_inventory_item {
     ms_hash hash;
@@ -463,7 +463,8 @@ typedef struct ms_inventory_item {
     uint16_t key_length;
     uint8_t flags; /* ms_object_flag */
     uint8_t state;
-    uint16_t reserved;
+    uint8_t tenant_length;
+    uint8_t reserved;
 } ms_inventory_item;
 _Static_assert(sizeof(ms_inventory_item) == 96, "wire");
 

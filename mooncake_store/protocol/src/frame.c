@@ -120,13 +120,17 @@ bool ms_reader_inventory_item(ms_reader *reader, ms_inventory_item_view *out) {
     if (!MS_READER_STRUCT(reader, &out->head))
         return false;
     const ms_inventory_item *head = &out->head;
-    if (head->key_length > MS_KEY_BYTES_MAX || head->page_count == 0 ||
-        head->page + head->page_count < head->page || head->part >= head->part_count ||
-        head->part_count > MS_EXTENTS_MAX || head->size > MS_VALUE_BYTES_MAX || head->state == 0 ||
-        head->state > 2)
+    if (head->tenant_length > MS_TENANT_BYTES_MAX || head->key_length > MS_KEY_BYTES_MAX ||
+        head->page_count == 0 || head->page + head->page_count < head->page ||
+        head->part >= head->part_count || head->part_count > MS_EXTENTS_MAX ||
+        head->size > MS_VALUE_BYTES_MAX || head->state == 0 || head->state > 2)
         return ms_reader_fail(reader);
-    out->key = (const char *)ms_reader_padded(reader, head->key_length);
-    return out->key != NULL;
+    const uint8_t *bytes = ms_reader_padded(reader, (size_t)head->tenant_length + head->key_length);
+    if (bytes == NULL)
+        return false;
+    out->tenant = (const char *)bytes;
+    out->key = (const char *)bytes + head->tenant_length;
+    return true;
 }
 
 bool ms_reader_list_item(ms_reader *reader, ms_list_item_view *out) {
