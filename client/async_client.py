@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
-from mooncake_store.client.client import TENSOR_ATTEMPTS, open_handle
+from mooncake_store.client.client import CLOSE_TIMEOUT_NS, TENSOR_ATTEMPTS, open_handle
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import ClientCore, Memory, encode_key
-from mooncake_store.client.native import deadline_ns, ffi, lib
+from mooncake_store.client.native import ffi, lib
 from mooncake_store.client.results import Counters, Listed, Member, ObjectStat
 from mooncake_store.errors import (
     BufferTooSmallError,
@@ -110,7 +110,7 @@ class AsyncClient:
         while self._waiting:
             await asyncio.wait(list(self._waiting.values()))
         self._loop.remove_reader(_c.async_descriptor(self._async))
-        await self._loop.run_in_executor(None, lib.cl_close, handle, deadline_ns(2.0))
+        await self._loop.run_in_executor(None, lib.cl_close, handle, CLOSE_TIMEOUT_NS)
         self._async = None
 
     @property

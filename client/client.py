@@ -34,6 +34,7 @@ __all__ = ["Client", "PrefixMatch"]
 
 _c = _native.native
 Result = TypeVar("Result")
+CLOSE_TIMEOUT_NS = 2_000_000_000  # for telling the master; without, the session times out
 TENSOR_ATTEMPTS = 3  # a tensor that is replaced between its two reads is looked at again
 
 
@@ -149,10 +150,14 @@ class Client:
         self._allocated: dict[int, memoryview] = {}
 
     def close(self) -> None:
-        """End the session: pins and unfinished puts end with it.  More than once is harmless."""
+        """End the session: pins and unfinished puts end with it.  More than once is harmless.
+
+        Calls of other threads that have begun end as they would have; what begins later raises
+        ClosedError.
+        """
         handle, self._handle = self._handle, 0
         if handle:
-            lib.cl_close(handle, deadline_ns(2.0))
+            lib.cl_close(handle, CLOSE_TIMEOUT_NS)
 
     def __enter__(self) -> Client:
         return self

@@ -53,8 +53,9 @@ void cl_config_default(cl_config *config);
 /* Connects and opens a session. */
 ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle,
                   cl_failure *failure);
-/* Ends the session (best effort within the deadline), waits for calls inside.  Idempotent. */
-void cl_close(uint64_t handle, int64_t deadline_ns);
+/* No call begins any more; those inside end as they would have (each has its deadline); then the session is
+ * ended, best effort within `timeout_ns`.  Idempotent. */
+void cl_close(uint64_t handle, int64_t timeout_ns);
 
 /* Any frame to the master, for calls that are not hot.  The answer is freed with cl_release.  `numbered`:
  * the body begins with ms_batch, whose number and number_done are filled in here. */

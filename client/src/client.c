@@ -254,7 +254,7 @@ failed:
     return status;
 }
 
-void cl_close(uint64_t handle, int64_t deadline_ns) {
+void cl_close(uint64_t handle, int64_t timeout_ns) {
     handle_slot *slot = &handles[handle & (HANDLES_MAX - 1)];
     uint64_t state = atomic_load(&slot->state);
     do {
@@ -264,12 +264,12 @@ void cl_close(uint64_t handle, int64_t deadline_ns) {
     cl_client *client = slot->client;
     if (client->pid != (int)getpid())
         return; /* the parent's: its threads do not exist here */
-    cl_keeper_stop(client);
-    te_reply reply = {0};
-    te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, deadline_ns);
-    /* Callers inside have deadlines of their own. */
+    /* Callers inside have deadlines of their own; until they have left they need the session. */
     while (atomic_load_explicit(&slot->state, memory_order_acquire) & INSIDE_MASK)
         usleep(200);
+    cl_keeper_stop(client);
+    te_reply reply = {0};
+    te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, te_now_ns() + timeout_ns);
     cl_let_go(client);
 }
 

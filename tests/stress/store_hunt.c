@@ -303,12 +303,12 @@ static bool hunt_stores(uint64_t reads) {
     for (uint32_t at = 0; at < WRITERS + READERS; at++)
         pthread_join(threads[at], NULL);
     for (uint32_t at = 0; at < WRITERS; at++)
-        cl_close(writers[at].handle, in_seconds(2));
+        cl_close(writers[at].handle, 2000000000);
     for (uint32_t at = 0; at < READERS; at++) {
         cl_counters counters;
         CHECK_STATUS(cl_read_counters(readers[at].handle, &counters), MS_OK);
         all.stale[readers[at].is_local] += counters.locations_gone;
-        cl_close(readers[at].handle, in_seconds(2));
+        cl_close(readers[at].handle, 2000000000);
     }
     node_close(&all.node);
     ma_master_close(all.master);
