@@ -38,6 +38,18 @@ def failures(results: Any) -> list[Any]:
     return [found for found in listed if isinstance(found, Exception)]
 
 
+def repeat(
+    name: str, call: Callable[[Any, str], Any], store: Client, key: str, ended: list[Any]
+) -> None:
+    """Call until the call raises; note whatever was no proper result."""
+    while True:
+        try:
+            ended.extend((name, bad) for bad in failures(call(store, key)))
+        except Exception as error:
+            ended.append((name, error))
+            return
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("use_local_paths", [True, False])
 def test_calls_beside_close_end_well_or_with_closed(
@@ -50,16 +62,10 @@ def test_calls_beside_close_end_well_or_with_closed(
         for number in range(ROUNDS):
             store = Client(shared_cluster.address, strict=True, use_local_paths=use_local_paths)
             ended: list[tuple[str, Any]] = []
-
-            def run(name: str, store: Client = store, ended: list[Any] = ended) -> None:
-                while True:
-                    try:
-                        ended.extend((name, bad) for bad in failures(calls[name](store, key)))
-                    except Exception as error:
-                        ended.append((name, error))
-                        return
-
-            threads = [threading.Thread(target=run, args=(name,)) for name in calls]
+            threads = [
+                threading.Thread(target=repeat, args=(name, call, store, key, ended))
+                for name, call in calls.items()
+            ]
             for thread in threads:
                 thread.start()
             time.sleep(0.01 * (number % 4))
@@ -76,7 +82,7 @@ def test_calls_beside_close_end_well_or_with_closed(
 def test_async_calls_beside_close_end_well_or_with_closed(shared_cluster: Cluster) -> None:
     key = f"closing/{uuid.uuid4().hex}"
 
-    async def repeat(call: Callable[[], Awaitable[Any]]) -> list[Any]:
+    async def repeat_async(call: Callable[[], Awaitable[Any]]) -> list[Any]:
         bad: list[Any] = []
         while True:
             try:
@@ -87,7 +93,7 @@ def test_async_calls_beside_close_end_well_or_with_closed(shared_cluster: Cluste
     async def round_of(number: int) -> None:
         store = await AsyncClient.open(shared_cluster.address, strict=True)
         tasks = {
-            name: asyncio.create_task(repeat(lambda name=name: CALLS[name](store, key)))
+            name: asyncio.create_task(repeat_async(lambda name=name: CALLS[name](store, key)))
             for name in CALLS
         }
         await asyncio.sleep(0.01 * (number % 4))
