@@ -1,7 +1,7 @@
 /* What the files of the client core share.
  *
  * Locks, in the order in which they may be taken: session_lock, members_lock, a location shard's lock,
- * touch_lock, staging_lock.  None is held over a system call but session_lock and members_lock, which
+ * touch_lock, staging_lock, owed_lock.  None is held over a system call but session_lock and members_lock, which
  * serialise reconnecting and fetching MEMBERS (callers that need neither never touch them).
  */
 #ifndef CL_INTERNAL_H
@@ -92,6 +92,23 @@ const te_mapping *cl_node_map(cl_node *node, uint32_t segment, int64_t deadline_
 void cl_nodes_set_session(cl_client *client);
 void cl_nodes_destroy(cl_client *client);
 
+/* ---- views ----------------------------------------------------------------------------------------- */
+/* A view that a server may count although nobody here looks at it. */
+typedef struct cl_owed_view {
+    struct cl_owed_view *next;
+    cl_node *node;
+    te_connection *connection; /* its VIEW_OPEN is unanswered; NULL: its VIEW_CLOSE is not sent */
+    ms_view_item item;
+} cl_owed_view;
+
+/* What the server says; TIMEOUT: a view that it opens later is closed again. */
+ms_status cl_view_ask(cl_client *client, cl_node *node, const ms_view_item *item,
+                      int64_t deadline_ns);
+void cl_view_end(cl_client *client, const cl_view *view);
+/* Does what is owed and can be done now; is_last: the client closes, nothing is kept for later. */
+void cl_views_settle(cl_client *client, bool is_last);
+void cl_views_forget(cl_client *client);
+
 /* ---- the client ---------------------------------------------------------------------------------------- */
 typedef struct cl_staging {
     uint8_t *address;
@@ -137,6 +154,10 @@ struct cl_client {
     pthread_mutex_t staging_lock;
     pthread_cond_t staging_free;
     cl_staging staging[CL_STAGING_MAX];
+
+    pthread_mutex_t owed_lock;
+    cl_owed_view *owed;
+    uint32_t owed_unanswered; /* of them, VIEW_OPENs */
 
     pthread_t keeper;
     bool keeper_runs;

@@ -142,6 +142,7 @@ static void client_destroy(cl_client *client) {
         te_engine_close(client->engine);
     }
     cl_locations_destroy(client);
+    cl_views_forget(client);
     free(client->master_addresses);
     free(client->master_unix);
     free(client->name);
@@ -152,6 +153,7 @@ static void client_destroy(cl_client *client) {
     pthread_mutex_destroy(&client->touch_lock);
     pthread_mutex_destroy(&client->staging_lock);
     pthread_cond_destroy(&client->staging_free);
+    pthread_mutex_destroy(&client->owed_lock);
     pthread_mutex_destroy(&client->keeper_lock);
     pthread_cond_destroy(&client->keeper_wake);
     free(client);
@@ -196,6 +198,7 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     pthread_mutex_init(&client->touch_lock, NULL);
     pthread_mutex_init(&client->staging_lock, NULL);
     monotonic_condition(&client->staging_free);
+    pthread_mutex_init(&client->owed_lock, NULL);
     pthread_mutex_init(&client->keeper_lock, NULL);
     monotonic_condition(&client->keeper_wake);
 
@@ -268,6 +271,7 @@ void cl_close(uint64_t handle, int64_t timeout_ns) {
     while (atomic_load_explicit(&slot->state, memory_order_acquire) & INSIDE_MASK)
         usleep(200);
     cl_keeper_stop(client);
+    cl_views_settle(client, true);
     te_reply reply = {0};
     te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, te_now_ns() + timeout_ns);
     cl_let_go(client);

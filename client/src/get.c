@@ -441,28 +441,9 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
             continue;
         }
         const ms_extent *extent = &state.location->extents[replica->extent_first];
-        struct {
-            uint32_t count, zero;
-            ms_view_item item;
-        } body = {1,
-                  0,
-                  {.version = state.location->version,
-                   .segment = replica->segment,
-                   .page = extent->page}};
-        uint8_t answer[256];
-        te_reply reply = {.body = answer, .body_size = sizeof answer};
-        struct iovec part = {.iov_base = &body, .iov_len = sizeof body};
-        status = te_call(state.node->reading, MS_VIEW_OPEN, 0, &part, 1, &reply, deadline_ns);
-        if (status == MS_OK)
-            status = (ms_status)reply.header.status;
-        ms_array statuses;
-        if (status == MS_OK) {
-            if (!ms_read_array(answer, reply.header.body_length, sizeof(uint32_t), &statuses) ||
-                statuses.count != 1)
-                status = MS_BAD_FRAME;
-            else
-                status = (ms_status)ms_array_u32(statuses, 0);
-        }
+        ms_view_item wanted = {
+            .version = state.location->version, .segment = replica->segment, .page = extent->page};
+        status = cl_view_ask(client, state.node, &wanted, deadline_ns);
         if (status == MS_OK) {
             *view = (cl_view){.address = mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE,
                               .size = state.location->size,
@@ -490,24 +471,10 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
     return item->status == MS_NOT_FOUND ? MS_OK : item->status;
 }
 
-static void view_close(cl_client *client, const cl_view *view) {
-    cl_node *node = atomic_load_explicit(&client->nodes[view->server], memory_order_acquire);
-    if (node == NULL || node->incarnation != view->incarnation)
-        return; /* that server's table is gone */
-    struct {
-        uint32_t count, zero;
-        ms_view_item item;
-    } body = {1, 0, {.version = view->version, .segment = view->segment, .page = view->page}};
-    uint8_t answer[256];
-    te_reply reply = {.body = answer, .body_size = sizeof answer};
-    struct iovec part = {.iov_base = &body, .iov_len = sizeof body};
-    te_call(node->reading, MS_VIEW_CLOSE, 0, &part, 1, &reply, te_now_ns() + 2000000000);
-}
-
 void cl_view_close(uint64_t handle, const cl_view *view) {
     cl_client *client = cl_of_view(handle);
     if (client == NULL)
         return;
-    view_close(client, view);
+    cl_view_end(client, view);
     cl_let_go(client);
 }

@@ -229,6 +229,7 @@ static void *keeper(void *argument) {
             break;
         pthread_mutex_unlock(&client->keeper_lock);
         send_touches(client);
+        cl_views_settle(client, false);
         int64_t period_ns = (int64_t)client->session_timeout_ms * 1000000 / 3;
         if (te_now_ns() - kept_ns + TOUCH_PERIOD_NS >= period_ns) {
             keep_session(client);

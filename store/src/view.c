@@ -1,8 +1,9 @@
 /* Views: processes on this host that read an object in place, for as long as they like.
  *
  * Opening one compares the word, enters the view in a table and takes the use count, in one step *(view_atomic)*.
- * It ends by a message or with its process, never by a deadline.  The table is a file, so that use counts can
- * outlive this process *(views_persist)*.  Freed pages under a view are lost to the pool, hence the quota.
+ * It ends by a message or with its process, never by a deadline; for a connection that is closed none is opened.
+ * The table is a file, so that use counts can outlive this process *(views_persist)*.  Freed pages under a view are
+ * lost to the pool, hence the quota.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -282,6 +283,14 @@ void st_handle_view_open(st_server *server, st_peer *peer, const te_request *req
     uint32_t *statuses = begin(server, peer, request, &items);
     if (statuses == NULL)
         return;
+    /* Who has given up closes the connection; a view that this process opened when it wakes up hours later
+     * would stay, since nobody knows of it. */
+    if (!te_peer_is_there(server->engine, request->peer)) {
+        st_count_add(server, ST_COUNT_VIEWS_REFUSED, items.count);
+        st_answer(server, request, MS_CANCELLED, "");
+        free(statuses);
+        return;
+    }
     uint32_t opened = 0;
     pthread_mutex_lock(&server->lock);
     view_process *process = NULL;

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.errors import TransferTimeoutError
 
 MIB = 1 << 20
 VALUE = bytes(range(256)) * 8192  # 2 MiB
@@ -150,3 +153,58 @@ def test_process_that_exits_with_a_view_gives_its_pages_back(
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "open", "")
     store.remove(key)
     assert pages_come_back(store)
+
+
+@pytest.fixture(scope="module")
+def lone_cluster() -> Iterator[Cluster]:
+    """One server, to be frozen."""
+    with Cluster(pool_size_bytes=64 * MIB) as cluster:
+        yield cluster
+
+
+@contextmanager
+def frozen(cluster: Cluster) -> Iterator[None]:
+    server = cluster.servers[0]
+    server.signal(signal.SIGSTOP)
+    try:
+        time.sleep(0.2)  # its threads stop one after the other
+        yield
+    finally:
+        server.signal(signal.SIGCONT)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("closes", [False, True], ids=["open", "closed meanwhile"])
+def test_view_that_timed_out_does_not_stay_at_a_frozen_server(
+    lone_cluster: Cluster, closes: bool
+) -> None:
+    key = f"views/{uuid.uuid4().hex}"
+    with Client(lone_cluster.address, strict=True) as other:
+        store = Client(lone_cluster.address, strict=True)
+        other.put(key, VALUE)
+        kept = store.view(key)  # another one of the same pages, which must not be ended instead
+        with frozen(lone_cluster):
+            with pytest.raises(TransferTimeoutError):
+                store.view(key, timeout_s=0.5)
+            if closes:
+                store.close()
+        time.sleep(1.5)  # what was sent is handled, and what was owed settled
+        other.remove(key)
+        assert pages_wait(other)
+        assert kept.memory == VALUE
+        kept.close()
+        assert pages_come_back(other)
+        store.close()
+
+
+@pytest.mark.timeout(120)
+def test_views_closed_at_a_frozen_server_end_when_it_wakes(lone_cluster: Cluster) -> None:
+    keys = [f"views/{uuid.uuid4().hex}" for _ in range(3)]
+    with Client(lone_cluster.address, strict=True) as store:
+        store.put_batch(keys, [VALUE] * 3)
+        views = [store.view(key) for key in keys]
+        with frozen(lone_cluster):
+            for view in views:
+                view.close()  # the second one finds no connection
+        store.remove(keys)
+        assert pages_come_back(store)

@@ -120,6 +120,9 @@ ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method
  * (write_end with complete = false, then on_close), on the I/O threads.  May be called from an I/O
  * thread; `match` must call nothing of the engine. */
 void te_close_peer(te_engine *engine, te_peer peer, const char *reason);
+/* False: the other side has closed it, though frames from before may still come: nobody waits for
+ * their answers. */
+bool te_peer_is_there(te_engine *engine, te_peer peer);
 size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, void *peer_context),
                          void *match_context, const char *reason);
 

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -577,6 +578,20 @@ void te_close_peer(te_engine *engine, te_peer peer, const char *reason) {
         close_from_outside(link, reason);
         te_link_release(link);
     }
+}
+
+bool te_link_is_deserted(const te_link *link) {
+    struct pollfd peer = {.fd = link->descriptor, .events = POLLRDHUP};
+    return poll(&peer, 1, 0) > 0;
+}
+
+bool te_peer_is_there(te_engine *engine, te_peer peer) {
+    te_link *link = find(engine, peer);
+    bool is_there = link != NULL && !te_link_is_deserted(link);
+    if (link != NULL) {
+        te_link_release(link);
+    }
+    return is_there;
 }
 
 /* The first matching link from `slot` on, held. */

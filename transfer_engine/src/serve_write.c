@@ -9,7 +9,6 @@
 #include "te_internal.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,8 +236,7 @@ static bool source_is_over(const te_link *link, const te_write_job *job) {
     if (item->source == 0 || item->seal_length == 0 || !is_ok(job, job->done)) {
         return false;
     }
-    struct pollfd peer = {.fd = link->descriptor, .events = POLLRDHUP};
-    return poll(&peer, 1, 0) > 0;
+    return te_link_is_deserted(link);
 }
 
 /* Ends items that need no more bytes, and copies those that come from shared memory.  False: as

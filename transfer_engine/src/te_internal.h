@@ -261,6 +261,8 @@ void te_link_hold(te_link *link);
 void te_link_release(te_link *link);
 /* The link of that number, held; NULL when it is gone. */
 te_link *te_link_find(te_engine *engine, te_peer peer);
+/* The peer has closed its side, or both. */
+bool te_link_is_deserted(const te_link *link);
 /* A held link in the table of peers, on an I/O thread's mailbox; takes the descriptor (also on
  * failure). */
 ms_status te_link_open(te_engine *engine, int descriptor, bool is_unix, bool is_dialled,

@@ -1,0 +1,166 @@
+/* The messages about views, and those that are still owed: a server counts a view until it is told of its end.
+ *
+ * A view that nobody here looks at must not stay open there.  Two things could leave one behind at a server that
+ * is frozen or overloaded:
+ * - its VIEW_OPEN is unanswered at the deadline.  Whether the server opens it is seen on that connection only
+ *   (closing another view of the same pages in its place would be fatal), so the connection is kept, and the late
+ *   answer read.  A client that closes leaves it at that: a server opens no view for a connection that is closed.
+ * - its VIEW_CLOSE could not be sent, because no connection could be made.  It is sent later.  One that was sent is
+ *   handled once, also when its answer is not waited for.
+ * The keeper settles them.
+ */
+#include "cl_internal.h"
+
+#define UNANSWERED_MAX 4u /* more would take all connections to a frozen server */
+#define CLOSE_TIMEOUT_NS 2000000000
+#define LOOK_NS 1000000
+#define ANSWER_REST_NS 10000000 /* for the rest of an answer that has begun to come */
+
+typedef struct view_list {
+    uint32_t count, zero;
+    ms_view_item item;
+} view_list;
+
+/* *connection has the request on its way.  One that is found dead is replaced once. */
+static ms_status send_view(cl_node *node, uint16_t method, const ms_view_item *item,
+                           te_connection **connection, int64_t deadline_ns) {
+    view_list list = {.count = 1, .item = *item};
+    struct iovec body = {.iov_base = &list, .iov_len = sizeof list};
+    ms_status status = MS_UNAVAILABLE;
+    for (int attempt = 0; attempt < 2 && status == MS_UNAVAILABLE; attempt++) {
+        status = te_checkout(node->reading, deadline_ns, connection);
+        if (status != MS_OK)
+            return status;
+        status = te_send(*connection, MS_REQUEST, method, 0, te_next_request(*connection),
+                         cl_left_ms(deadline_ns), &body, 1, NULL, 0, deadline_ns);
+        if (status != MS_OK)
+            te_checkin(*connection, false);
+    }
+    return status;
+}
+
+/* What the server says of the view.  The connection is given back. */
+static ms_status receive_view(te_connection *connection, int64_t deadline_ns) {
+    uint8_t answer[256];
+    te_reply reply = {.body = answer, .body_size = sizeof answer};
+    ms_array statuses;
+    ms_status status = te_receive(connection, &reply, deadline_ns);
+    /* REFUSED: a channel whose Unix socket did not answer has fallen back on TCP; the next dial may be better. */
+    te_checkin(connection, status == MS_OK && reply.header.status != MS_REFUSED);
+    if (status != MS_OK)
+        return status;
+    if (reply.header.status != MS_OK)
+        return (ms_status)reply.header.status;
+    if (!ms_read_array(answer, reply.header.body_length, sizeof(uint32_t), &statuses) ||
+        statuses.count != 1)
+        return MS_BAD_FRAME;
+    return (ms_status)ms_array_u32(statuses, 0);
+}
+
+static void owe(cl_client *client, cl_owed_view *owed) {
+    pthread_mutex_lock(&client->owed_lock);
+    owed->next = client->owed;
+    client->owed = owed;
+    client->owed_unanswered += owed->connection != NULL;
+    pthread_mutex_unlock(&client->owed_lock);
+}
+
+ms_status cl_view_ask(cl_client *client, cl_node *node, const ms_view_item *item,
+                      int64_t deadline_ns) {
+    pthread_mutex_lock(&client->owed_lock);
+    bool is_full = client->owed_unanswered >= UNANSWERED_MAX;
+    pthread_mutex_unlock(&client->owed_lock);
+    if (is_full)
+        return MS_UNAVAILABLE;
+    cl_owed_view *owed = malloc(sizeof *owed);
+    if (owed == NULL)
+        return MS_NO_MEMORY;
+    *owed = (cl_owed_view){.node = node, .item = *item};
+    int which;
+    ms_status status = send_view(node, MS_VIEW_OPEN, item, &owed->connection, deadline_ns);
+    if (status == MS_OK) {
+        status = te_wait_either(owed->connection, owed->connection, &which, deadline_ns);
+        if (status != MS_OK) {
+            owe(client, owed);
+            return status;
+        }
+        int64_t rest_ns = te_now_ns() + ANSWER_REST_NS;
+        status = receive_view(owed->connection, deadline_ns > rest_ns ? deadline_ns : rest_ns);
+        if (status == MS_REFUSED)
+            status = MS_UNAVAILABLE;
+    }
+    free(owed);
+    return status;
+}
+
+static ms_status tell_closed(cl_node *node, const ms_view_item *item) {
+    te_connection *connection = NULL;
+    int64_t deadline_ns = te_now_ns() + CLOSE_TIMEOUT_NS;
+    ms_status status = send_view(node, MS_VIEW_CLOSE, item, &connection, deadline_ns);
+    if (status != MS_OK)
+        return status;
+    /* Else it is handled, whatever becomes of the answer. */
+    return receive_view(connection, deadline_ns) == MS_REFUSED ? MS_REFUSED : MS_OK;
+}
+
+void cl_view_end(cl_client *client, const cl_view *view) {
+    cl_node *node = atomic_load_explicit(&client->nodes[view->server], memory_order_acquire);
+    if (node == NULL || node->incarnation != view->incarnation)
+        return; /* that server's table is gone */
+    ms_view_item item = {.version = view->version, .segment = view->segment, .page = view->page};
+    if (tell_closed(node, &item) == MS_OK)
+        return;
+    cl_owed_view *owed = malloc(sizeof *owed);
+    if (owed == NULL)
+        return; /* it ends with the process */
+    *owed = (cl_owed_view){.node = node, .item = item};
+    owe(client, owed);
+}
+
+/* Whether nothing more is to be done about it. */
+static bool settle(cl_client *client, cl_owed_view *owed, bool is_last) {
+    if (atomic_load_explicit(&client->nodes[owed->node->server], memory_order_acquire) !=
+        owed->node) { /* that server was restarted */
+        if (owed->connection != NULL)
+            te_checkin(owed->connection, false);
+        return true;
+    }
+    if (owed->connection != NULL) {
+        int which;
+        if (te_wait_either(owed->connection, owed->connection, &which, te_now_ns() + LOOK_NS) !=
+            MS_OK) {
+            if (is_last)
+                te_checkin(owed->connection, false);
+            return is_last;
+        }
+        if (receive_view(owed->connection, te_now_ns() + ANSWER_REST_NS) != MS_OK)
+            return true;
+        owed->connection = NULL; /* it is open there: now its VIEW_CLOSE is owed */
+    }
+    return tell_closed(owed->node, &owed->item) == MS_OK || is_last;
+}
+
+void cl_views_settle(cl_client *client, bool is_last) {
+    pthread_mutex_lock(&client->owed_lock);
+    cl_owed_view *owed = client->owed;
+    client->owed = NULL;
+    client->owed_unanswered = 0;
+    pthread_mutex_unlock(&client->owed_lock);
+    while (owed != NULL) {
+        cl_owed_view *next = owed->next;
+        if (settle(client, owed, is_last))
+            free(owed);
+        else
+            owe(client, owed);
+        owed = next;
+    }
+}
+
+/* Closes that came after the client's own and could not be sent: they end with the process. */
+void cl_views_forget(cl_client *client) {
+    while (client->owed != NULL) {
+        cl_owed_view *next = client->owed->next;
+        free(client->owed);
+        client->owed = next;
+    }
+}
