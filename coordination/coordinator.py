@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Coordinator", "Leadership", "Tombstone"]
+from mooncake_store.coordination.lease import Lease
+
+__all__ = ["Coordinator", "Leader", "Leadership", "Tombstone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,25 @@ class Leadership:
 
 
 @dataclass(frozen=True, slots=True)
+class Leader:
+    """Where the leader is.
+
+    Attributes:
+        address: `ip:port`, or several with commas.
+        epoch: Of its leadership; 0: not told.
+        unix_path: Its socket for processes of its host; empty: none.
+        boot_id: Of that host, hexadecimal.
+        is_serving: Clients may come; before that only store servers do, with their inventories.
+    """
+
+    address: str
+    epoch: int = 0
+    unix_path: str = ""
+    boot_id: str = ""
+    is_serving: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Tombstone:
     """Nothing of this key up to this version counts any more (protocol, sections 3 and 5).
 
@@ -40,30 +61,60 @@ class Tombstone:
 class Coordinator(Protocol):
     """One cluster's coordination service, as a master or a store server sees it.
 
-    A master calls `lead` and everything below it; a store server only `epoch` and `raise_member`.
+    A master calls `lead` and what needs the lead; a store server `epoch`, `raise_member` and
+    `watch_leader`.
     """
 
     @property
     def name(self) -> str:
-        """What it is and where, for people and logs."""
+        """What it is and where, for people and logs; no secrets."""
+        ...
+
+    @property
+    def waits_to_lead(self) -> bool:
+        """Whether `lead` waits for another leader's end; else it refuses at once."""
         ...
 
     async def lead(self, address: str) -> Leadership:
         """Become the leader, with an epoch that nobody has had.
 
         Args:
-            address: Where this master can be reached, for those who find it leading already.
+            address: Where this master will be reached, for people who find it leading already.
 
         Raises:
-            InUseError: Another master leads; the message says which process.
+            InUseError: Another master leads, and it does not wait for its end.
         """
+        ...
+
+    def lease(self) -> AsyncGenerator[Lease, None]:
+        """Yield how long this leader may believe that it leads, now and at each change.
+
+        It answers nobody from the deadline on. Suspended: it may come back. Lost: it leads no more,
+        and nothing comes after that.
+        """
+        ...
+
+    async def publish(self, leader: Leader) -> None:
+        """Tell where this leader is; again when something of it changes.
+
+        Raises:
+            NotLeaderError: The lead was lost: nothing was told.
+        """
+        ...
+
+    async def leader(self) -> Leader | None:
+        """Return where the leader is now; None: nobody has told that it leads."""
+        ...
+
+    def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
+        """Yield where the leader is, now and whenever that changes, over all failures."""
         ...
 
     async def write_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         """Keep tombstones for the leaders to come.
 
         Raises:
-            NotLeaderError: The lead was lost: nothing was written.
+            NotLeaderError: The lead was lost: nothing (more) was written.
             DeviceError: They cannot be kept.
         """
         ...

@@ -1,6 +1,7 @@
 """Coordination of one host without any service: a lock file, and a small state file beside it.
 
-    FOLDER/lock          flock of the leader; its text names that process, for people
+    FOLDER/lock          flock of the leader; its text names that process, for people, and in its
+                         second line where it is, for processes that look for it
     FOLDER/state         epoch, cluster id, secret and members: JSON, 0600, replaced as a whole
     FOLDER/tombstones    24 bytes and their CRC each, appended; cut at the first bad one
 
@@ -18,11 +19,12 @@ import shutil
 import struct
 import tempfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mooncake_store.coordination.coordinator import Leadership, Tombstone
+from mooncake_store.coordination.coordinator import Leader, Leadership, Tombstone
+from mooncake_store.coordination.lease import Lease, LeaseState
 from mooncake_store.errors import (
     ConfigError,
     DeviceError,
@@ -36,6 +38,7 @@ __all__ = ["LocalCoordinator"]
 _EPOCH_MAX = 2**20 - 1
 _SECRET_BYTES = 192
 _RECORD = struct.Struct("<16sQI")
+_LOOK_S = 0.2  # how often a follower looks whether another process leads
 
 
 @dataclass(slots=True)
@@ -76,6 +79,8 @@ class LocalCoordinator:
             again, removed by `close`.
     """
 
+    waits_to_lead = False
+
     def __init__(self, folder: Path | None) -> None:
         self._is_temporary = folder is None
         self._folder = (
@@ -98,15 +103,15 @@ class LocalCoordinator:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+            text = os.pread(descriptor, 4096, 0).decode(errors="replace")
+            holder = text.partition("\n")[0].strip()
             os.close(descriptor)
             raise InUseError(
                 f"another master leads {self.name}: {holder or 'a process that says no name'}",
                 stage="lead",
                 cause=error,
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()}, {address}\n".encode(), 0)
+        _rewrite(descriptor, f"pid {os.getpid()}, {address}\n")
         self._lock = descriptor
         with _Exclusive(self._folder):
             state = self._read_state() or _State(
@@ -117,6 +122,35 @@ class LocalCoordinator:
             state.epoch += 1
             self._write_state(state)
         return Leadership(state.epoch, state.cluster, state.secret)
+
+    async def lease(self) -> AsyncGenerator[Lease, None]:
+        yield Lease(LeaseState.VALID, 0)
+        await asyncio.Event().wait()  # the lock ends with the process and not before
+
+    async def publish(self, leader: Leader) -> None:
+        if self._lock is None:
+            raise NotLeaderError(f"this process does not lead {self.name}")
+        document = json.dumps(asdict(leader))
+        _rewrite(self._lock, f"pid {os.getpid()}, {leader.address}\n{document}\n")
+
+    async def leader(self) -> Leader | None:
+        try:
+            first, _, second = (self._folder / "lock").read_text(errors="replace").partition("\n")
+            # Asking for the lock would take it from a master that starts at this moment.
+            os.kill(int(first.split(",")[0].removeprefix("pid ")), 0)
+            return Leader(**json.loads(second))
+        except (OSError, ValueError, TypeError):
+            return None  # nobody leads, or it has not told yet
+
+    async def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
+        known = await self.leader()
+        yield known
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            found = await self.leader()
+            if found != known:
+                known = found
+                yield known
 
     async def write_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         if self._lock is None:
@@ -244,6 +278,12 @@ class _Exclusive:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+def _rewrite(descriptor: int, text: str) -> None:
+    """Replace a short file's text; whoever reads in between finds a part of it, never a mixture."""
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
 
 
 def _encode(tombstone: Tombstone) -> bytes:

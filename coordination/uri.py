@@ -17,7 +17,7 @@ def open_coordinator(uri: str, *, port: int) -> Coordinator:
 
     Args:
         uri: `local` (files in the runtime folder, one cluster a port), `local:FOLDER`, or
-            `etcd://a,b,c/prefix`, which this version does not speak.
+            `etcd://a,b,c/prefix`, as `EtcdAddress.parse` takes it.
         port: The master's. 0, any port: a cluster of its own that ends with the process.
 
     Raises:
@@ -31,8 +31,8 @@ def open_coordinator(uri: str, *, port: int) -> Coordinator:
             return LocalCoordinator(Path(rest))
         return LocalCoordinator(runtime_dir() / f"cluster-{port}" if port else None)
     if uri.startswith("etcd://"):
-        raise ConfigError(
-            f"{uri}: coordination by etcd is not built yet, this version has one master",
-            hint="use the coordinator 'local'",
-        )
+        from mooncake_store.coordination.etcd import EtcdCoordinator, connect
+        from mooncake_store.coordination.etcd_client.address import EtcdAddress
+
+        return EtcdCoordinator(connect, EtcdAddress.parse(uri))
     raise ConfigError(f"{uri!r} is no coordinator: use local, local:FOLDER or etcd://HOST,HOST")

@@ -166,6 +166,10 @@ class MasterService:
         error = ffi.new("char[]", _ERROR_BYTES)
         self._check(lib.ma_master_listen_unix(self._handle(), path.encode(), error), error)
 
+    def set_lease_deadline(self, deadline_ns: int) -> None:
+        """Answer clients until then, by CLOCK_BOOTTIME; 0: for ever."""
+        lib.ma_set_lease_deadline(self._handle(), deadline_ns)
+
     def close(self) -> None:
         """Close every connection and stop."""
         master, self._master = self._master, None

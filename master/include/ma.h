@@ -49,6 +49,11 @@ ms_status ma_master_open(const ma_config *config, ma_master **master, char *erro
 ms_status ma_master_listen_tcp(ma_master *master, const char *address, uint16_t port,
                                uint16_t *bound, char *error);
 ms_status ma_master_listen_unix(ma_master *master, const char *path, char *error);
+/* Until when this master may answer clients, on CLOCK_BOOTTIME, which counts suspended time too; 0 = for ever
+ * (the default).  Looked at after each effect and just before each send *(leader_clock)*: from then on connections
+ * of clients are closed instead of answered, and their HELLO is refused with NOT_LEADER.  May be called from
+ * any thread, before listening and whenever the lease is renewed. */
+void ma_set_lease_deadline(ma_master *master, int64_t boottime_ns);
 /* Closes every connection and joins the I/O thread. */
 void ma_master_close(ma_master *master);
 

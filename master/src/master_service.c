@@ -172,6 +172,10 @@ static ms_status on_hello(void *context, const te_request *request, uint8_t answ
     } else if (hello.token.length != 0) {
         snprintf(error, TE_ERROR_BYTES, "this master takes no token: leave it empty");
         status = MS_REFUSED;
+    } else if (hello.head.role != MS_ROLE_SERVER && !ma_may_answer(master)) {
+        snprintf(error, TE_ERROR_BYTES,
+                 "this master's lease has ended: another one leads, or will");
+        status = MS_NOT_LEADER;
     } else {
         connection->peer = request->peer;
         connection->role = hello.head.role;
@@ -239,6 +243,7 @@ static void on_request(void *context, const te_request *request) {
         master->counts.frames_bad++;
     if (!call.is_answered_later && header->kind == MS_REQUEST)
         ma_op_count(master, header->method, call.started_ns, call.status);
+    bool is_server = call.connection->role == MS_ROLE_SERVER;
     pthread_mutex_unlock(&master->lock);
 
     if (call.is_bad)
@@ -247,7 +252,10 @@ static void on_request(void *context, const te_request *request) {
                (unsigned)header->method, (unsigned)header->body_length);
     /* From here on the connection may be closed, and `call.connection` gone.  `answer` is this thread's
      * alone: nothing but the next frame writes to it. */
-    if (!call.is_answered_later && header->kind == MS_REQUEST) {
+    if (!call.is_answered_later && header->kind == MS_REQUEST && !is_server &&
+        !ma_may_answer(master)) {
+        ma_withhold_answer(master, request->peer);
+    } else if (!call.is_answered_later && header->kind == MS_REQUEST) {
         struct iovec body = {.iov_base = master->answer.data, .iov_len = master->answer.length};
         bool is_body = !call.is_payload && body.iov_len != 0;
         ms_status status =

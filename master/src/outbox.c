@@ -58,6 +58,11 @@ void ma_flush(ma_master *master) {
         struct iovec body = {.iov_base = message->body, .iov_len = message->length};
         size_t body_count = message->length != 0 ? 1 : 0;
         const ms_header *header = &message->header;
+        if (!message->is_push && !ma_may_answer(master)) {
+            ma_withhold_answer(master, message->peer);
+            free(message);
+            continue;
+        }
         ms_status status =
             message->is_push ? te_push(master->engine, message->peer, header->kind, header->method,
                                        header->flags, header->request, &body, body_count)

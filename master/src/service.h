@@ -233,6 +233,7 @@ struct ma_master {
     ms_writer answer;  /* of the call being handled */
     ms_writer scratch; /* of whoever needs one within a function */
 
+    _Atomic int64_t lease_deadline_ns; /* CLOCK_BOOTTIME; 0: none */
     int64_t ticked_ms, clock_read_ms;
     _Atomic int64_t turned_ms; /* read without the lock: it must tell when the lock is stuck */
     ma_counts counts;
@@ -373,6 +374,12 @@ void ma_matcher_close(ma_matcher *matcher);
 bool ma_matcher_matches(void *matcher, const uint8_t *key, size_t length);
 /* Records that one step may visit, so that nobody else waits long. */
 uint32_t ma_matcher_visits_max(const ma_matcher *matcher);
+
+/* ---- lease.c ------------------------------------------------------------------------------------ */
+/* Whether the lease still runs *(leader_clock)*: asked just before an answer to a client is sent. */
+bool ma_may_answer(ma_master *master);
+/* Instead of the answer: whether something had an effect is not said, the connection just ends. */
+void ma_withhold_answer(ma_master *master, te_peer peer);
 
 /* ---- outbox.c ----------------------------------------------------------------------------------- */
 /* Under the lock: queue. */

@@ -386,6 +386,52 @@ static void a_master_closes_with_everything_open(void) {
     te_engine_close(store.engine);
 }
 
+static int64_t boottime_ns(int64_t from_now_ms) {
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_BOOTTIME, &now) == 0);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + from_now_ms * 1000000;
+}
+
+static ms_status keepalive(client *self, int64_t timeout_ms) {
+    te_reply reply = {.grow = true};
+    ms_status status =
+        te_call(self->channel, MS_KEEPALIVE, 0, NULL, 0, &reply, in_ms((int)timeout_ms));
+    if (status == MS_OK)
+        status = (ms_status)reply.header.status;
+    free(reply.body);
+    return status;
+}
+
+/* From its lease's deadline on it answers no client, whatever was asked; its store servers stay. */
+static void a_master_answers_until_its_lease_ends(void) {
+    char address[64];
+    ma_master *master = open_master(address);
+    store_double store = {0};
+    store_open(&store, address);
+    client one;
+    client_open(&one, address, 1);
+    ms_writer out = ms_writer_growable(1 << 20);
+    ma_set_lease_deadline(master, boottime_ns(60000));
+    CHECK(put_batch(&one, &out, 0) == BATCH);
+    ma_set_lease_deadline(master, boottime_ns(50));
+    usleep(60000);
+    CHECK(keepalive(&one, 5000) != MS_OK);              /* the connection ends ... */
+    CHECK_STATUS(keepalive(&one, 5000), MS_NOT_LEADER); /* ... and a new one is refused */
+    CHECK(metric(master, "servers") == 1);
+
+    /* A renewed lease makes it answer again: it was suspended, not lost. */
+    ma_set_lease_deadline(master, boottime_ns(60000));
+    CHECK_STATUS(keepalive(&one, 5000), MS_OK);
+    ma_set_lease_deadline(master, 1);
+    CHECK(keepalive(&one, 5000) != MS_OK);
+    ma_set_lease_deadline(master, 0);
+    CHECK_STATUS(keepalive(&one, 5000), MS_OK);
+    ms_writer_close(&out);
+    client_close(&one);
+    ma_master_close(master);
+    te_engine_close(store.engine);
+}
+
 static void a_wrong_configuration_is_refused(void) {
     ma_config config;
     ma_config_default(&config);
@@ -403,5 +449,6 @@ int main(int argc, char **argv) {
     RUN(a_wrong_configuration_is_refused);
     RUN(several_clients_put_and_remove_while_somebody_reads);
     RUN(a_master_closes_with_everything_open);
+    RUN(a_master_answers_until_its_lease_ends);
     return 0;
 }

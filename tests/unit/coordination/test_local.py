@@ -128,8 +128,9 @@ def test_uris_name_a_folder_or_are_refused(tmp_path: Path, monkeypatch: pytest.M
     by_port = open_coordinator("local", port=7800)
     assert by_port.name == f"local:{tmp_path}/mooncake-store/cluster-7800"
     assert open_coordinator("local:/some/where", port=1).name == "local:/some/where"
-    with pytest.raises(ConfigError, match="not built yet"):
-        open_coordinator("etcd://a,b", port=1)
+    assert (
+        open_coordinator("etcd://u:p@a,b", port=1).name == "etcd://u@a:2379,b:2379/mooncake-store"
+    )
     for wrong in ("zookeeper://a", "", "local:"):
         with pytest.raises(ConfigError):
             open_coordinator(wrong, port=1)
