@@ -139,14 +139,15 @@ def transfer(is_json: bool, is_quick: bool, rounds: int) -> None:
 @bench.command()
 @_shown
 @_in_rounds
-def store(is_json: bool, is_quick: bool, rounds: int) -> None:
+@click.option("--only", multiple=True, help="Rows whose name holds this text; may be repeated.")
+def store(is_json: bool, is_quick: bool, rounds: int, only: tuple[str, ...]) -> None:
     """The SDK's calls: latencies, throughput, threads, a ticker beside them."""
     from mooncake_store.cli.bench import store as benchmark
 
     def measure(progress: Progress) -> list[Row]:
-        return benchmark.run(rounds=rounds, is_quick=is_quick, watch=progress)
+        return benchmark.run(rounds=rounds, is_quick=is_quick, only=only, watch=progress)
 
-    _show("store", measure, is_json=is_json, is_quick=is_quick, rounds=rounds)
+    _show("store", measure, is_json=is_json, is_quick=is_quick, rounds=rounds, only=list(only))
 
 
 @bench.command()

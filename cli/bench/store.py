@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +13,7 @@ from mooncake_store.cli.bench.cases import (
     Case,
     at_least,
     at_most,
+    is_wanted,
     over,
     run_cases,
     value_at_least,
@@ -424,15 +425,19 @@ def cases(bench: Bench) -> Iterator[Case]:
         yield from copy_cases(bench, size)
 
 
-def run(*, rounds: int, is_quick: bool = False, watch: Watcher = silent) -> list[Row]:
+def run(
+    *, rounds: int, is_quick: bool = False, only: Sequence[str] = (), watch: Watcher = silent
+) -> list[Row]:
     """Measure the store against this machine.
 
     Args:
         rounds: Rounds for each figure.
         is_quick: Few calls a round: for trying the command, not for quoting.
+        only: Measure the rows whose name holds one of these; all when empty.
         watch: Told what is being measured.
     """
     with Bench(rounds=rounds, is_quick=is_quick) as bench:
-        rows = run_cases(cases(bench), bench.server_pids, rounds=rounds, watch=watch)
-        rows += ticker_rows(bench.cluster.address, is_quick=is_quick, watch=watch)
+        wanted = (case for case in cases(bench) if is_wanted(case.name, only))
+        rows = run_cases(wanted, bench.server_pids, rounds=rounds, watch=watch)
+        rows += ticker_rows(bench.cluster.address, is_quick=is_quick, only=only, watch=watch)
     return rows

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mooncake_store import Client
-from mooncake_store.cli.bench.cases import value_at_most
+from mooncake_store.cli.bench.cases import is_wanted, value_at_most
 from mooncake_store.cli.bench.operations import pool_key, private_memory
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Row, Spread
@@ -99,13 +99,19 @@ def _calls(local: Client, tcp: Client, memory: memoryview) -> list[Beside]:
     ]
 
 
-def ticker_rows(address: str, *, is_quick: bool = False, watch: Watcher = silent) -> list[Row]:
+def ticker_rows(
+    address: str, *, is_quick: bool = False, only: Sequence[str] = (), watch: Watcher = silent
+) -> list[Row]:
     """Measure the slip beside each kind of call; two rows each, p99 and p99.9."""
     ticks, turns = (200, 2) if is_quick else (1200, 3)
     rows: list[Row] = []
     memory = private_memory(16 * MIB)
     with Client(address) as local, Client(address, use_local_paths=False) as tcp:
-        beside = _calls(local, tcp, memory)
+        beside = [
+            case
+            for case in _calls(local, tcp, memory)
+            if is_wanted(f"1 kHz ticker beside {case.name}", only)
+        ]
         for number, case in enumerate(beside):
             sleeping: list[list[float]] = []
             calling: list[list[float]] = []

@@ -57,6 +57,7 @@ typedef struct cl_location_shard {
 ms_status cl_locations_init(cl_client *client, uint32_t count_max);
 void cl_locations_destroy(cl_client *client);
 /* A reference, or NULL when not cached or expired. */
+void cl_locations_prefetch(cl_client *client, const cl_item *items, size_t count);
 cl_location *cl_location_find(cl_client *client, ms_hash hash, int64_t now_ns);
 void cl_location_release(cl_location *location);
 /* Takes a reference of its own; replaces an older one of the key. */

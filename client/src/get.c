@@ -9,6 +9,7 @@
 #include "pieces.h"
 
 #define ROUNDS_MAX 6u
+#define PREFETCH_GROUP 32u
 #define HEDGE_NS 80000000ll    /* with another replica left, a node gets so long ... */
 #define HEDGE_NS_PER_BYTE 10ll /* ... and the time for its bytes at 100 MB/s */
 
@@ -318,6 +319,9 @@ static ms_status find_locations(cl_client *client, cl_item *items, read_state *s
     int64_t now_ns = te_now_ns();
     size_t missing = 0;
     for (size_t i = 0; i < count; i++) {
+        if (count > 1 && i % PREFETCH_GROUP == 0)
+            cl_locations_prefetch(client, items + i,
+                                  count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP);
         if (items[i].status != MS_PENDING || states[i].location != NULL)
             continue;
         if (states[i].lookups == 0)

@@ -104,6 +104,11 @@ typedef struct kit {
     bool swallow_done; /* write_done says that it answers */
     uint8_t last_seal[64];
     size_t last_seal_length;
+    /* When set: bytes that have arrived in the extent that begins at a page, and what a seal of it finds
+     * must be there, the same for all; last_seal[0] says which object, modulo 256. */
+    uint64_t *extent_bytes, seal_needs;
+    uint32_t seals_of[256];
+    long first_delay_ns; /* of a large piece at the beginning of an extent: its end comes late */
     char last_reason[160];
     pthread_t later;
     bool has_later;
@@ -246,11 +251,18 @@ static inline ms_status kit_write_end(void *context, void *peer_context, const m
                                       const uint8_t *seal, size_t seal_length, bool complete) {
     kit *served = context;
     (void)peer_context;
-    (void)item;
+    if (item->offset == 0 && item->length >= 1u << 20 && served->first_delay_ns > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = served->first_delay_ns}, NULL);
+    }
     pthread_mutex_lock(&served->lock);
     served->writes_open--;
     served->incomplete += !complete;
+    if (served->extent_bytes != NULL && complete) {
+        served->extent_bytes[item->page] += item->length;
+        CHECK(seal == NULL || served->extent_bytes[item->page] == served->seal_needs);
+    }
     if (seal != NULL) {
+        served->seals_of[seal[0]]++;
         CHECK(complete && seal_length <= sizeof served->last_seal);
         served->sealed++;
         served->last_seal_length = seal_length;

@@ -159,44 +159,62 @@ static void ops_refuse_reads_and_words_come_back(void) {
     close_pair();
 }
 
-static void write_and_check(uint64_t page, uint64_t offset, uint64_t length, size_t count,
-                            bool sealed, uint64_t salt) {
+/* `count` objects of `runs` pieces of `length` bytes each; a seal must find all its object's bytes. */
+static void write_and_check_runs(uint64_t page, uint64_t offset, uint64_t length, size_t objects,
+                                 size_t runs, bool sealed, uint64_t salt) {
+    size_t count = objects * runs;
     ms_write_item *items = calloc(count, sizeof *items);
     const void **sources = calloc(count, sizeof *sources);
     uint32_t *statuses = calloc(count, sizeof *statuses);
-    uint8_t *buffer = malloc(count * length + 1), *seals = malloc(count * 16);
+    uint8_t *buffer = malloc(count * length + 1), *seals = malloc(objects * 16);
     CHECK(items != NULL && sources != NULL && statuses != NULL && buffer != NULL && seals != NULL);
-    uint32_t pages = (uint32_t)((offset + length) / MS_PAGE_SIZE + 1);
+    uint32_t pages = (uint32_t)((offset + runs * length) / MS_PAGE_SIZE + 1);
     for (size_t i = 0; i < count; i++) {
+        size_t object = i / runs, run = i % runs;
         items[i] = (ms_write_item){.segment = 2,
-                                   .page = (uint32_t)(page + i * pages),
+                                   .page = (uint32_t)(page + object * pages),
                                    .page_count = pages,
                                    .version = 9,
-                                   .offset = offset,
+                                   .offset = offset + run * length,
                                    .length = length,
-                                   .seal_length = sealed ? 16 : 0};
+                                   .seal_length = sealed && run == runs - 1 ? 16 : 0};
         sources[i] = buffer + i * length;
-        uint64_t place = (uint64_t)items[i].page * MS_PAGE_SIZE + offset;
+        uint64_t place = (uint64_t)items[i].page * MS_PAGE_SIZE + items[i].offset;
         fill_pattern(buffer + i * length, length, place, salt);
-        memset(seals + i * 16, (int)i, 16);
+        memset(seals + object * 16, (int)object, 16);
     }
     int sealed_before = kit_count(&served, &served.sealed);
-    CHECK_STATUS(te_write(channel, items, sources, count, seals, sealed ? count * 16 : 0, 0,
+    memset(served.seals_of, 0, sizeof served.seals_of);
+    served.seal_needs = runs * length;
+    served.first_delay_ns = 30000000;
+    served.extent_bytes = calloc(served.length / MS_PAGE_SIZE, sizeof *served.extent_bytes);
+    CHECK(served.extent_bytes != NULL);
+    CHECK_STATUS(te_write(channel, items, sources, count, seals, sealed ? objects * 16 : 0, 0,
                           statuses, in_ms(20000)),
                  MS_OK);
     for (size_t i = 0; i < count; i++) {
-        uint64_t place = (uint64_t)items[i].page * MS_PAGE_SIZE + offset;
+        uint64_t place = (uint64_t)items[i].page * MS_PAGE_SIZE + items[i].offset;
         CHECK_STATUS(statuses[i], MS_OK);
         CHECK(has_pattern(served.memory + place, length, place, salt));
     }
-    CHECK(kit_count(&served, &served.sealed) == sealed_before + (sealed ? (int)count : 0));
-    CHECK(!sealed ||
-          (served.last_seal_length == 16 && served.last_seal[3] == (uint8_t)(count - 1)));
+    CHECK(kit_count(&served, &served.sealed) == sealed_before + (sealed ? (int)objects : 0));
+    CHECK(!sealed || served.last_seal_length == 16);
+    for (size_t i = 0; i < 256 && sealed; i++) {
+        CHECK(served.seals_of[i] == objects / 256 + (i < objects % 256));
+    }
+    free(served.extent_bytes);
+    served.extent_bytes = NULL;
+    served.first_delay_ns = 0;
     free(items);
     free(sources);
     free(statuses);
     free(buffer);
     free(seals);
+}
+
+static void write_and_check(uint64_t page, uint64_t offset, uint64_t length, size_t count,
+                            bool sealed, uint64_t salt) {
+    write_and_check_runs(page, offset, length, count, 1, sealed, salt);
 }
 
 static void write_shapes(void) {
@@ -210,8 +228,12 @@ static void write_shapes(void) {
         write_and_check(0, 1, 3000, 1500, sealed, salt++);
         write_and_check(0, 0, 4096, 128, sealed, salt++);
         write_and_check(0, 0, 65000, 64, sealed, salt++);
+        write_and_check(1, 0, 9 * MIB + 3, 1, sealed, salt++);
         write_and_check(1, 9, 9 * MIB + 3, 1, sealed, salt++);
         write_and_check(0, 0, 3 * MIB, 3, sealed, salt++);
+        write_and_check_runs(0, 0, 70000, 5, 29, sealed, salt++);
+        write_and_check_runs(2, 5, 3000, 700, 3, sealed, salt++);
+        write_and_check_runs(0, 0, 2 * MIB + 5, 2, 3, sealed, salt++);
     }
 }
 

@@ -20,8 +20,9 @@ struct te_write_job {
     ms_header header;
     uint8_t *body; /* own copy: the link's buffers are used for the payload */
     uint32_t count;
-    uint32_t begun, done; /* items */
-    uint64_t filled;      /* bytes of item `done` in place */
+    uint32_t begun, done;  /* items */
+    uint64_t filled;       /* bytes of item `done` in place */
+    uint64_t payload_left; /* bytes of the frame that have not been received */
     const ms_write_item *items;
     const uint8_t *seal_next; /* of item `done` */
     te_segment **segments;    /* per begun item; a run of the same segment is held once */
@@ -71,7 +72,9 @@ static te_write_job *job_new(te_link *link, const te_request *request, uint32_t 
     if (job == NULL) {
         return NULL;
     }
-    *job = (te_write_job){.header = *request->header, .count = count};
+    *job = (te_write_job){.header = *request->header,
+                          .count = count,
+                          .payload_left = request->header->payload_length};
     if (request->body == link->body) { /* it has memory of its own: that moves here */
         job->body = link->body;
         link->body = NULL;
@@ -306,6 +309,16 @@ static void account(te_link *link, te_write_job *job, size_t came) {
     }
 }
 
+/* Before the thread waits for the rest of a payload; the last bytes must wake it whatever they are. */
+static void set_low_water(te_link *link, uint64_t left) {
+    uint64_t least = link->has_low_water ? TE_LOW_WATER_BYTES : TE_LOW_WATER_LEAST;
+    bool wanted = !link->is_unix && left >= least;
+    if (wanted != link->has_low_water) {
+        te_socket_low_water(link->descriptor, wanted ? (int)TE_LOW_WATER_BYTES : 1);
+        link->has_low_water = wanted;
+    }
+}
+
 /* Payload from what the first receive brought along, or from the socket.  As
  * te_serve_write_step. */
 static int take_payload(te_link *link, te_write_job *job, size_t *moved, bool *is_drained) {
@@ -330,6 +343,8 @@ static int take_payload(te_link *link, te_write_job *job, size_t *moved, bool *i
     }
     te_link_step_end(link);
     account(link, job, came);
+    job->payload_left -= came;
+    set_low_water(link, job->payload_left);
     *moved += came;
     return outcome;
 }

@@ -329,6 +329,10 @@ ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int
     return received;
 }
 
+void te_socket_low_water(int descriptor, int bytes) {
+    (void)setsockopt(descriptor, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes); /* speed only */
+}
+
 size_t te_iov_bytes(const struct iovec *parts, size_t count) {
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++) {

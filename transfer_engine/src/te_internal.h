@@ -33,8 +33,12 @@
     8192u /* first receive of a frame: small, so that payload goes straight to its place */
 #define TE_STAGING_BYTES (64u << 10) /* READs up to this are copied and sent in one call */
 #define TE_TURN_BYTES (4u << 20) /* one link moves at most this before the next one has its turn */
-#define TE_FRAME_IOVECS 1000     /* memory blocks of one frame; IOV_MAX is 1024 */
-#define TE_TICK_MS 100           /* a blocked caller looks at its deadline at least this often */
+/* Of so many bytes that are still to come over TCP, a receiver wants to be woken for each
+ * TE_LOW_WATER_BYTES only: a wake-up costs both ends more than the copy of a segment. */
+#define TE_LOW_WATER_BYTES (64u << 10)
+#define TE_LOW_WATER_LEAST (256u << 10)
+#define TE_FRAME_IOVECS 1000 /* memory blocks of one frame; IOV_MAX is 1024 */
+#define TE_TICK_MS 100       /* a blocked caller looks at its deadline at least this often */
 #define TE_LOG_LINES 128
 
 typedef struct te_io te_io;
@@ -170,6 +174,8 @@ ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count,
 /* *passed gets a descriptor that came along (others are closed); -1 = none came. */
 ssize_t te_socket_receive(int descriptor, struct iovec *parts, size_t count, int *passed,
                           size_t passed_room, size_t *passed_count, int flags);
+/* SO_RCVLOWAT: nothing wakes who waits for the socket before so many bytes have come. */
+void te_socket_low_water(int descriptor, int bytes);
 /* Moves the start of an array of blocks by `bytes`: *parts and *count are advanced, the first one
  * is shortened. */
 void te_iov_advance(struct iovec **parts, size_t *count, size_t bytes);
@@ -247,7 +253,8 @@ struct te_link {
     int64_t frame_deadline_ns; /* a frame has begun: it must have ended by then; 0 = none has */
     int64_t out_deadline_ns;   /* queued output must move before this; 0 = nothing queued */
 
-    uint8_t *received; /* TE_RECEIVE_BYTES, 8-aligned */
+    bool has_low_water; /* TCP, in the middle of a large payload: see TE_LOW_WATER_BYTES */
+    uint8_t *received;  /* TE_RECEIVE_BYTES, 8-aligned */
     size_t received_start, received_end;
     ms_header header; /* of the frame being received */
     uint8_t *body;    /* own memory for a body that does not fit into `received` */

@@ -6,6 +6,10 @@
  * connections of their own, if there are any free.  The caller waits only for parts that a worker
  * has taken.  So a busy worker costs speed, never progress, and on return nobody touches memory.
  *
+ * A seal goes with the last byte of its object when the whole object is in one part: a server seals
+ * what one frame has brought.  The seal of an object that is spread over parts goes by itself, when all
+ * of them have been answered.
+ *
  * A part is one frame.  Its answer is received by one recvmsg into header, targets and trailer,
  * which is right when every item is OK; else the bytes of later items lie too far in front, and
  * are moved to their places.
@@ -17,7 +21,7 @@
 
 #include "te_fault.h"
 
-#define SPIN_BYTES (64u << 10) /* the answer to a larger request takes longer than the spin */
+#define SPIN_BYTES (1u << 20) /* the first bytes of a larger answer take longer than the spin */
 #define PART_BYTES_MAX (16u << 20)
 #define RETURNED_MAX 8
 
@@ -27,7 +31,11 @@ typedef struct part {
     uint64_t tail;       /* bytes of the last item up to where this part ends */
     uint64_t bytes;
     size_t seal_offset, seal_bytes;
+    size_t
+        unsealed; /* item whose seal goes by itself: an earlier part has bytes of its object, too */
 } part;
+
+#define NO_ITEM SIZE_MAX
 
 typedef struct transfer {
     te_channel *channel;
@@ -43,7 +51,8 @@ typedef struct transfer {
     const uint8_t *seals;
     uint32_t *statuses;
     uint32_t flags;
-    bool without_seals; /* striped: the seals come in a second round */
+    bool *is_unsealed; /* per item, of a write that may be striped: its seal goes by itself */
+    bool is_striped;
     uint64_t part_bytes;
 
     pthread_mutex_t lock;
@@ -70,13 +79,40 @@ static uint64_t item_payload(const transfer *moved, size_t i) {
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
+/* Whether the part that begins at the cursor has the end of an object that began in another one. */
+static bool begins_inside(const transfer *moved) {
+    return moved->next_offset > 0 ||
+           (moved->next_item > 0 && moved->writes[moved->next_item - 1].seal_length == 0);
+}
+
+/* Item `i` ends in the part: so may a seal. */
+static void cut_seal(transfer *moved, part *cut, size_t i, bool *is_inside) {
+    size_t length = moved->writes[i].seal_length;
+    if (length == 0) {
+        return;
+    }
+    if (*is_inside) {
+        cut->unsealed = i;
+        cut->seal_offset += length;
+        moved->is_unsealed[i] = true;
+        *is_inside = false;
+    } else {
+        cut->seal_bytes += length;
+    }
+    moved->next_seal += length;
+}
+
 /* The next part; under the lock.  False: there is none left. */
 static bool cut_part(transfer *moved, part *cut) {
     if (moved->next_item == moved->count) {
         return false;
     }
-    *cut = (part){
-        .first = moved->next_item, .head = moved->next_offset, .seal_offset = moved->next_seal};
+    *cut = (part){.first = moved->next_item,
+                  .head = moved->next_offset,
+                  .seal_offset = moved->next_seal,
+                  .unsealed = NO_ITEM};
+    bool is_write = moved->reads == NULL;
+    bool is_inside = is_write && moved->is_striped && begins_inside(moved);
     while (moved->next_item < moved->count && cut->count < TE_FRAME_IOVECS &&
            cut->bytes < moved->part_bytes) {
         uint64_t payload = item_payload(moved, moved->next_item);
@@ -91,13 +127,12 @@ static bool cut_part(transfer *moved, part *cut) {
         }
         cut->bytes += left;
         cut->tail = item_length(moved, moved->next_item);
-        if (moved->reads == NULL && !moved->without_seals) {
-            cut->seal_bytes += moved->writes[moved->next_item].seal_length;
+        if (is_write) {
+            cut_seal(moved, cut, moved->next_item, &is_inside);
         }
         moved->next_item++;
         moved->next_offset = 0;
     }
-    moved->next_seal += cut->seal_bytes;
     return true;
 }
 
@@ -349,7 +384,7 @@ static void write_status(transfer *moved, const part *taken, size_t i, uint32_t 
 
 /* Whether the part's items go out otherwise than the caller gave them: cut, or without their seals. */
 static bool is_changed(const transfer *moved, const part *taken) {
-    return moved->without_seals || is_cut(moved, taken, taken->first) ||
+    return taken->unsealed != NO_ITEM || is_cut(moved, taken, taken->first) ||
            is_cut(moved, taken, taken->first + taken->count - 1);
 }
 
@@ -360,7 +395,12 @@ static void change_items(const transfer *moved, const part *taken, ms_write_item
         copies[i].length = range_of(moved, taken, taken->first + i, &start);
         copies[i].offset += start;
         copies[i].source_offset += start;
-        copies[i].seal_length = moved->without_seals ? 0 : copies[i].seal_length;
+    }
+    if (taken->unsealed != NO_ITEM) {
+        copies[taken->unsealed - taken->first].seal_length = 0;
+    }
+    if (taken->tail < item_length(moved, taken->first + taken->count - 1)) {
+        copies[taken->count - 1].seal_length = 0; /* it ends in a later part */
     }
 }
 
@@ -560,7 +600,7 @@ static uint32_t stripes_for(const transfer *moved, uint64_t total, bool is_unix)
 }
 
 /* The whole of it, from a transfer of the caller that has no lock yet. */
-static ms_status run(const transfer *wanted, bool has_seals, bool *without_seals) {
+static ms_status run(const transfer *wanted) {
     te_connection *connection = NULL;
     ms_status status = te_checkout(wanted->channel, wanted->deadline_ns, &connection);
     if (status != MS_OK) {
@@ -582,7 +622,7 @@ static ms_status run(const transfer *wanted, bool has_seals, bool *without_seals
     if (stripes > 1) {
         moved->part_bytes = (total + stripes - 1) / stripes;
         moved->part_bytes = moved->part_bytes < PART_BYTES_MAX ? moved->part_bytes : PART_BYTES_MAX;
-        moved->without_seals = has_seals;
+        moved->is_striped = true;
         for (uint32_t i = 1; i < stripes; i++) {
             pthread_mutex_lock(&moved->lock);
             moved->references++;
@@ -592,7 +632,6 @@ static ms_status run(const transfer *wanted, bool has_seals, bool *without_seals
             }
         }
     }
-    *without_seals = moved->without_seals;
     status = carry(moved, connection);
     if (moved == &own) {
         pthread_mutex_destroy(&own.lock);
@@ -620,10 +659,9 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
     for (size_t i = 0; i < count; i++) {
         results[i] = (ms_read_result){.status = MS_PENDING};
     }
-    bool without_seals = false;
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
-        status = count == 0 ? MS_OK : run(&wanted, false, &without_seals);
+        status = count == 0 ? MS_OK : run(&wanted);
         te_channel_leave(channel);
     }
     for (size_t i = 0; status != MS_OK && i < count; i++) {
@@ -632,13 +670,13 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
     return status;
 }
 
-/* Second round of a striped write: every byte has been answered, now the seals, each as an item
- * without bytes. */
-static ms_status write_seals(const transfer *written, const uint8_t *seals, size_t seals_length,
-                             uint32_t *statuses) {
-    size_t sealed = 0, offset = 0, kept = 0;
+/* Seals that went with no part: every byte of theirs has been answered.  Each is an item without bytes. */
+static ms_status write_seals(const transfer *written) {
+    size_t sealed = 0, bytes = 0, offset = 0, kept = 0;
     for (size_t i = 0; i < written->count; i++) {
-        sealed += written->writes[i].seal_length > 0 && statuses[i] == MS_OK;
+        bool is_due = written->is_unsealed[i] && written->statuses[i] == MS_OK;
+        sealed += is_due;
+        bytes += is_due ? written->writes[i].seal_length : 0;
     }
     if (sealed == 0) {
         return MS_OK;
@@ -647,21 +685,20 @@ static ms_status write_seals(const transfer *written, const uint8_t *seals, size
     uint32_t *answers = malloc(sealed * sizeof *answers);
     size_t *origins = malloc(sealed * sizeof *origins);
     const void **sources = calloc(sealed, sizeof *sources);
-    uint8_t *kept_seals = malloc(seals_length + 1);
+    uint8_t *kept_seals = malloc(bytes);
     ms_status status = MS_NO_MEMORY;
-    bool without_seals = false;
     if (items != NULL && answers != NULL && origins != NULL && sources != NULL &&
         kept_seals != NULL) {
         sealed = 0;
         for (size_t i = 0; i < written->count; i++) {
             uint32_t length = written->writes[i].seal_length;
-            if (length > 0 && statuses[i] == MS_OK) {
+            if (written->is_unsealed[i] && written->statuses[i] == MS_OK) {
                 items[sealed] = written->writes[i];
                 items[sealed].source = 0;
                 items[sealed].offset = items[sealed].length = items[sealed].source_offset = 0;
                 answers[sealed] = MS_PENDING;
                 origins[sealed++] = i;
-                memcpy(kept_seals + kept, seals + offset, length);
+                memcpy(kept_seals + kept, written->seals + offset, length);
                 kept += length;
             }
             offset += length;
@@ -672,9 +709,10 @@ static ms_status write_seals(const transfer *written, const uint8_t *seals, size
         wanted.sources = sources;
         wanted.seals = kept_seals;
         wanted.statuses = answers;
-        status = run(&wanted, true, &without_seals);
+        wanted.is_unsealed = NULL;
+        status = run(&wanted);
         for (size_t i = 0; i < sealed && status == MS_OK; i++) {
-            statuses[origins[i]] = answers[i];
+            written->statuses[origins[i]] = answers[i];
         }
     }
     free(items);
@@ -682,6 +720,27 @@ static ms_status write_seals(const transfer *written, const uint8_t *seals, size
     free(origins);
     free(sources);
     free(kept_seals);
+    return status;
+}
+
+/* Bytes and seals, with room to note which seals went with no part. */
+static ms_status write_all(transfer *wanted) {
+    bool few[16] = {false};
+    wanted->is_unsealed = few;
+    if (wanted->count > sizeof few / sizeof *few) {
+        wanted->is_unsealed = calloc(wanted->count, sizeof *wanted->is_unsealed);
+        if (wanted->is_unsealed == NULL) {
+            te_channel_set_error(wanted->channel, "no memory for a request");
+            return MS_NO_MEMORY;
+        }
+    }
+    ms_status status = run(wanted);
+    if (status == MS_OK) {
+        status = write_seals(wanted);
+    }
+    if (wanted->is_unsealed != few) {
+        free(wanted->is_unsealed);
+    }
     return status;
 }
 
@@ -710,13 +769,9 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
                              "te_write: the seals do not add up, or MS_FLAG_RELAY was given");
         return MS_BAD_REQUEST;
     }
-    bool without_seals = false;
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
-        status = count == 0 ? MS_OK : run(&wanted, seals_length > 0, &without_seals);
-        if (status == MS_OK && without_seals) {
-            status = write_seals(&wanted, seals, seals_length, statuses);
-        }
+        status = count == 0 ? MS_OK : write_all(&wanted);
         te_channel_leave(channel);
     }
     for (size_t i = 0; status != MS_OK && i < count; i++) {
