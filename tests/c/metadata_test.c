@@ -854,6 +854,33 @@ static void the_watermark_keeps_head_room(void) {
     harness_close(h);
 }
 
+static void the_watermark_spares_what_has_just_come(void) {
+    static const md_policy policies[] = {MD_LRU, MD_LFU, MD_LENGTH_AWARE, MD_SIEVE};
+    for (size_t at = 0; at < sizeof policies / sizeof policies[0]; at++) {
+        md_config config;
+        md_config_default(&config);
+        config.policy = policies[at];
+        harness_open(h, &config);
+        harness_add_server(h, 0, 1000);
+        /* What leaves less room than the watermark wants: all others go, it stays, also when it is never used. */
+        EXPECT(harness_put(h, name(0), 4096) == MS_OK);
+        EXPECT(harness_put(h, "large", 960 * 4096) == MS_OK);
+        harness_advance(h, 1000);
+        EXPECT(harness_exists(h, "large"));
+        /* Once as much as the head-room has come after it, twice over, it is like any other. */
+        for (uint32_t i = 1; i <= 32; i++)
+            EXPECT(harness_put(h, name(i), 4096) == MS_OK);
+        harness_advance(h, 1000);
+        EXPECT(harness_exists(h, "large"));
+        for (uint32_t i = 33; i <= 200; i++)
+            EXPECT(put_somehow(name(i), 4096, i) == MS_OK);
+        harness_advance(h, 1000);
+        EXPECT(!harness_exists(h, "large") && harness_exists(h, name(200)));
+        harness_check(h);
+        harness_close(h);
+    }
+}
+
 /* ---- the rest --------------------------------------------------------------------------------------------- */
 static void ttls_end(void) {
     harness_open_default(h);
@@ -1328,6 +1355,7 @@ int main(void) {
     a_group_leaves_together();
     a_chain_loses_its_tail_first();
     the_watermark_keeps_head_room();
+    the_watermark_spares_what_has_just_come();
     ttls_end();
     a_note_is_answered_when_all_holders_have();
     replicas_change();

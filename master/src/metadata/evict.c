@@ -260,7 +260,8 @@ static void group_leave(md_core *core, uint32_t tenant, uint64_t id) {
     }
 }
 
-bool md_evict_next(md_core *core, bool soft) {
+/* False: none may leave, or the next one was stored or used after `tick`. */
+static bool evict_next(md_core *core, bool soft, uint64_t tick) {
     uint32_t shard_number, record;
     for (uint32_t skips = 0; skips < SKIPS_MAX; skips++) {
         if (!core->policy->pick(core, &shard_number, &record) &&
@@ -268,6 +269,8 @@ bool md_evict_next(md_core *core, bool soft) {
             return false;
         md_shard *shard = &core->shards[shard_number];
         md_record *at = md_record_at(shard, record);
+        if (at->last_tick > tick)
+            return false;
         const md_extra *extra = md_record_extra(shard, at);
         md_group *group = extra == NULL || extra->group == 0
                               ? NULL
@@ -287,6 +290,22 @@ bool md_evict_next(md_core *core, bool soft) {
     return false;
 }
 
+bool md_evict_next(md_core *core, bool soft) { return evict_next(core, soft, UINT64_MAX); }
+
+/* Background eviction makes room for what comes next, and must not take what has just come: an object larger than
+ * the watermark leaves room for would be stored and evicted within one tick, and with lfu each new one before its
+ * second use.  So whatever was stored or used since as many pages were stored as the head-room has (and at most
+ * twice as many) is spared, until a put needs its room.  Two ticks that move on in turn tell, without a word more
+ * in each record. */
+void md_evict_stored(md_core *core, uint64_t pages) {
+    core->young_pages += pages;
+    if (core->young_pages < core->young_pages_max)
+        return;
+    core->young_pages = 0;
+    core->young_tick = core->young_tick_next;
+    core->young_tick_next = core->tick;
+}
+
 void md_evict_watermark(md_core *core) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < core->server_count; i++) {
@@ -297,9 +316,10 @@ void md_evict_watermark(md_core *core) {
     }
     uint64_t above = total * (1000 - core->config.evict_above_permille) / 1000;
     uint64_t below = total * (1000 - core->config.evict_below_permille) / 1000;
+    core->young_pages_max = below;
     if (total == 0 || md_pages_coming(core) >= above)
         return;
     for (uint32_t i = 0; i < WATERMARK_MAX && md_pages_coming(core) < below; i++)
-        if (!md_evict_next(core, false))
+        if (!evict_next(core, false, core->young_tick))
             return;
 }

@@ -419,6 +419,10 @@ struct md_core {
     uint64_t soft_rank[MD_SHARDS];
     uint64_t listed_count, soft_count;
     uint64_t hand_tick; /* sieve: the hands have passed all that was stored up to this */
+    uint64_t young_tick,
+        young_tick_next;      /* what was stored or used after it, no watermark evicts */
+    uint64_t young_pages;     /* stored since young_tick_next was set ... */
+    uint64_t young_pages_max; /* ... until it moves on */
 
     md_server *servers;
     uint32_t server_count, server_capacity;
@@ -579,6 +583,8 @@ void md_evict_soft_expire(md_core *core);
 /* Evicts the next object (with its group); soft: also soft-pinned ones.  false: nothing may leave. */
 bool md_evict_next(md_core *core, bool soft);
 void md_evict_watermark(md_core *core);
+/* An object of `pages` is about to be listed as stored. */
+void md_evict_stored(md_core *core, uint64_t pages);
 
 /* ---- placement.c ---- */
 bool md_server_takes_puts(const md_server *server);

@@ -131,6 +131,7 @@ void md_object_appear(md_core *core, uint32_t shard_number, uint32_t record) {
                               (hold->children > 0 ? MD_IS_PARENT : 0));
     }
     md_unpinned_pages(core, shard, at, 1);
+    md_evict_stored(core, ms_pages_of(at->size));
     md_evict_list_add(core, shard_number, record);
     MD_COUNT(core, objects)++;
     MD_COUNT(core, object_bytes) += at->size;
