@@ -116,7 +116,9 @@ class Status(IntEnum):
 
 
 class StoreError(Exception):
-    """Something failed; the attributes say what was tried, with what, and whether to try again.
+    """Something failed.
+
+    The attributes say what was tried, with what, and whether to try again.
 
     Attributes:
         message: One sentence: what failed and why.
@@ -132,7 +134,7 @@ class StoreError(Exception):
 
     code: str = "MS-1000"
     retryable: bool = False
-    hint: str = ""
+    hint: str = "the message says what failed; `mooncake-store doctor` checks this machine"
 
     def __init__(
         self,
@@ -193,6 +195,9 @@ def _rebuild(kind: type[StoreError], message: str, facts: dict[str, Any]) -> Sto
 class ObjectError(StoreError):
     """What was asked of one object cannot be done."""
 
+    code = "MS-1007"
+    hint = "`mooncake-store stat KEY` tells what the master knows of it"
+
 
 class ObjectNotFoundError(ObjectError):
     """There is no object under that key, or it has just left."""
@@ -226,6 +231,9 @@ class ObjectPinnedError(ObjectError):
 class CapacityError(StoreError):
     """There is no room for what was asked."""
 
+    code = "MS-1400"
+    hint = "`mooncake-store status` shows how full the pool is"
+
 
 class PoolFullError(CapacityError):
     """The pool is full of objects that must stay: pinned, leased or being written."""
@@ -252,6 +260,9 @@ class LimitError(CapacityError):
 
 class TransferError(StoreError):
     """Bytes could not be moved."""
+
+    code = "MS-1300"
+    hint = "`mooncake-store doctor` checks the way to the peer"
 
 
 class TransferTimeoutError(TransferError, TimeoutError):
@@ -286,6 +297,9 @@ class DeviceError(TransferError):
 
 class ClusterError(StoreError):
     """A process that is needed does not answer, or must not."""
+
+    code = "MS-1200"
+    hint = "`mooncake-store status` shows who is there"
 
 
 class UnavailableError(ClusterError):
@@ -526,9 +540,8 @@ def _codes() -> dict[str, ErrorCode]:
     kinds: list[type[StoreError]] = [StoreError]
     for kind in kinds:  # grows while it is walked
         kinds += kind.__subclasses__()
-        if "code" in vars(kind) and kind is not StoreError:
-            sentence = (kind.__doc__ or "").splitlines()[0].rstrip(".")
-            rows[kind.code] = row(kind(sentence[:1].lower() + sentence[1:]))
+        sentence = (kind.__doc__ or "").splitlines()[0].rstrip(".")
+        rows[kind.code] = row(kind(sentence[:1].lower() + sentence[1:]))
     # Where a status has its own sentence, that one is shorter.
     for status in _MEANING:
         error = error_from_status(status)
