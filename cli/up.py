@@ -100,6 +100,8 @@ def command(
         signal.signal(number, stop)
 
     server_flags = _flags(server_settings, config, output)
+    if server_settings.origins["keep"] == "default":
+        server_flags.append("--no-keep")  # a trial on one machine ends with its memory given back
     if size is not None:
         server_flags += ["--pool-size", f"{size}B"]
 

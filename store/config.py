@@ -56,6 +56,11 @@ class StoreServerConfig:
         "folder under which this node's folder is made; empty: in /dev/shm; a hugetlbfs mount "
         "takes the payload in huge pages",
     )
+    keep: bool = setting(
+        True,
+        "leave the objects in memory when the server is stopped, for its next start (an upgrade); "
+        "a killed one leaves them in any case",
+    )
     huge_pages: bool = setting(
         False, "ask for huge pages in /dev/shm: touching the pool is ten times as fast"
     )

@@ -60,6 +60,8 @@ class ServerStatus:
         epoch: Of the master that has adopted it; 0: none ever has.
         is_adopted: A master is connected and has its inventory.
         pool: `growing`, `ready`, or `smaller`: the file system became full.
+        was_restarted: This node has been started before.
+        is_kept: This start took up the pool of an earlier one.
         tick_age_s: Since the I/O threads last turned; they do five times a second.
     """
 
@@ -73,6 +75,7 @@ class ServerStatus:
     extent_count: int
     port: int
     was_restarted: bool
+    is_kept: bool
     tick_age_s: float
 
 
@@ -124,6 +127,7 @@ class StoreService:
         native.size_bytes = size_bytes
         native.ready_bytes = min(config.ready_size_bytes, size_bytes)
         native.view_bytes_max = config.view_size_bytes or 0
+        native.keep_files = config.keep
         native.epoch_floor = epoch_floor
         native.incarnation_floor = incarnation_floor
         native.engine.io_threads = config.io_threads
@@ -147,7 +151,7 @@ class StoreService:
         return self._server
 
     def close(self) -> None:
-        """End every connection and take the pool's files away."""
+        """End every connection; the pool's files go too, or stay with what is in them (`keep`)."""
         server, self._server = self._server, None
         if server is not None:
             self.engine.close()
@@ -176,6 +180,7 @@ class StoreService:
             extent_count=native.object_extents,
             port=native.port,
             was_restarted=bool(native.was_restarted),
+            is_kept=bool(native.is_kept),
             tick_age_s=native.tick_age_ms / 1e3,
         )
 

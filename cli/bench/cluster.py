@@ -85,6 +85,7 @@ class Cluster:
         flags = ["--master", self.address, "--name", f"bench-{os.getpid()}-{number}"]
         flags += ["--address", address, "--log-level", "error"]
         flags += ["--pool-size", f"{pool_size_bytes}B", "--segment-dir", self._segments.name]
+        flags += ["--no-keep"]
         # Nothing is timed yet: the whole core may touch the memory.
         flags += ["--touch-permille", "1000"]
         return ServerProcess(["server", *flags], environment=self.environment)

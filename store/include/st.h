@@ -39,19 +39,20 @@ typedef struct st_config {
     uint32_t touch_permille;    /* of a core, for touching the rest of the pool; default 250 */
     uint32_t copies_max;        /* pulls from other servers at a time; default 2 */
     uint32_t epoch_floor;       /* what the coordinator knows, *(epoch_floor)* */
-    uint32_t incarnation_floor; /* above the coordinator's entry */
+    uint32_t incarnation_floor; /* the coordinator's, for this start */
     uint16_t port;              /* 0 = any */
     bool huge_pages; /* madvise(MADV_HUGEPAGE); a warning when the kernel would not follow */
-    bool keep_files; /* leave the pool's files when closed; they hold no object after a start */
+    bool keep_files; /* leave the pool's files when closed, if objects lie in them */
     te_engine_config engine;
 } st_config;
 
 void st_config_default(st_config *config);
 
-/* Makes the files, listens, and dials the master in the background.  `error` has ST_ERROR_BYTES bytes.
+/* Makes the files or takes up those of an earlier process, listens, and dials the master in the background.  `error` has ST_ERROR_BYTES bytes.
  * NO_SPACE: the file system has no room for size_bytes; BUSY: another process owns the folder. */
 ms_status st_open(const st_config *config, st_server **server, char *error);
-/* Ends every connection, joins the threads, takes the pool's files away (not its identity). */
+/* Ends every connection, joins the threads, takes the pool's files away unless it is to keep them (its identity
+ * stays).  After a kill they are always there: the next start takes them up. */
 void st_close(st_server *server);
 /* The engine that serves the segments: for the batch interface.  Owned by the server. */
 te_engine *st_engine(st_server *server);
@@ -75,7 +76,8 @@ typedef struct st_status {
     uint64_t object_extents; /* live records */
     uint64_t tick_age_ms;    /* since the I/O threads last turned; they do 5 times a second */
     uint16_t port;
-    uint16_t was_restarted; /* 1: this start threw away what an earlier one had kept */
+    uint8_t was_restarted; /* 1: this node has been started before */
+    uint8_t is_kept;       /* 1: this start took up the files of an earlier one */
 } st_status;
 void st_get_status(st_server *server, st_status *status);
 /* Next line of the server's log, or 0 when there is none: an event and its fields

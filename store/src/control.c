@@ -11,7 +11,7 @@
 
 #define DIAL_TIMEOUT_MS 1000
 #define DIAL_PAUSE_MS_MIN 20
-#define DIAL_PAUSE_MS_MAX 1000
+#define DIAL_PAUSE_MS_MAX 200
 #define NS_PER_MS INT64_C(1000000)
 
 struct st_job {
@@ -109,8 +109,9 @@ static void write_hello(st_server *server, ms_writer *out) {
                      config->unix_path != NULL ? config->unix_path : "", config->addresses);
 }
 
-/* Epochs count within a cluster.  A server that has not been adopted since its start holds nothing, so it may go
- * to another cluster, whose epochs begin anew; one that was adopted stays.  False: refused. */
+/* Epochs count within a cluster, and so do the hashes of keys: what is kept from another cluster can be of use to
+ * nobody.  A server that has not been adopted since its start may go to another one, and starts empty there; one
+ * that was adopted stays.  False: refused. */
 static bool take_cluster(st_server *server, const uint8_t *answer, size_t length) {
     ms_hello_answer_view view;
     if (!ms_read_hello_answer(answer, length, &view) || view.head.cluster == 0)
@@ -120,7 +121,10 @@ static bool take_cluster(st_server *server, const uint8_t *answer, size_t length
     st_header header = server->header;
     bool is_other = header.cluster != view.head.cluster;
     bool may_change = header.cluster == 0 || !server->was_adopted;
-    if (is_other && may_change) {
+    uint64_t extents = st_inventory_count(server->segments[0].inventory);
+    if (is_other && may_change && header.cluster != 0)
+        status = st_drop_all(server);
+    if (is_other && may_change && status == MS_OK) {
         if (header.cluster != 0)
             header.epoch = 0;
         header.cluster = view.head.cluster;
@@ -130,7 +134,17 @@ static bool take_cluster(st_server *server, const uint8_t *answer, size_t length
     }
     uint64_t own = server->header.cluster;
     pthread_mutex_unlock(&server->lock);
-    if (status != MS_OK)
+    if (status == MS_BUSY)
+        st_log(
+            server, 2,
+            "other_cluster cluster=%016llx own=%016llx reason=\"processes look at objects of its "
+            "own\"",
+            (unsigned long long)view.head.cluster, (unsigned long long)own);
+    else if (is_other && may_change && extents != 0)
+        st_log(server, 1,
+               "starts_empty extents=%llu reason=\"they are of another cluster, %016llx\"",
+               (unsigned long long)extents, (unsigned long long)header.cluster);
+    if (status != MS_OK && status != MS_BUSY)
         st_log(server, 2, "header_not_written status=%s", ms_status_name(status));
     else if (is_other && !may_change)
         st_log(server, 2,
@@ -251,13 +265,17 @@ static void *run(void *argument) {
     }
 }
 
-ms_status st_control_start(st_server *server) {
+ms_status st_control_open(st_server *server) {
     server->control_epoll = epoll_create1(EPOLL_CLOEXEC);
     server->control_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
     if (server->control_epoll < 0 || server->control_event < 0 ||
         epoll_ctl(server->control_epoll, EPOLL_CTL_ADD, server->control_event, &event) != 0)
         return MS_LIMIT;
+    return MS_OK;
+}
+
+ms_status st_control_start(st_server *server) {
     if (pthread_create(&server->control_thread, NULL, run, server) != 0)
         return MS_LIMIT;
     pthread_setname_np(server->control_thread, "st-control");

@@ -32,6 +32,25 @@ bool st_pending_take(st_segment *segment, uint32_t page, ms_free_item *item) {
     return true;
 }
 
+bool st_pending_add(st_server *server, const ms_free_item *item) {
+    uint64_t key = pending_key(&server->segments[item->segment], item->page);
+    st_table_slot *slot = st_table_find(&server->pendings, key);
+    st_pending *pending = slot != NULL ? (void *)(uintptr_t)slot->value : NULL;
+    if (pending == NULL) {
+        pending = malloc(sizeof *pending);
+        if (pending == NULL || !st_table_set(&server->pendings, key, (uintptr_t)pending)) {
+            free(pending);
+            return false;
+        }
+    }
+    /* One of an older version was answered once, or its page would not have been granted again. */
+    *pending = (st_pending){.version = item->version,
+                            .segment = item->segment,
+                            .page = item->page,
+                            .page_count = item->page_count};
+    return true;
+}
+
 void st_pendings_close(st_server *server) {
     for (size_t at = 0; at < server->pendings.capacity; at++) {
         if (server->pendings.slots[at].key != UINT64_MAX)
@@ -96,31 +115,19 @@ static uint16_t free_extent(st_server *server, const ms_free_item *item) {
     }
     st_count_add(server, ST_COUNT_FREES, 1);
     st_table_slot *slot = st_table_find(&server->pendings, pending_key(segment, item->page));
-    st_pending *pending = slot != NULL ? (void *)(uintptr_t)slot->value : NULL;
+    const st_pending *pending = slot != NULL ? (const void *)(uintptr_t)slot->value : NULL;
     bool is_reused = word >> 1 > item->version;
     if (is_reused || atomic_load(&segment->uses[item->page]) == 0 ||
         ST_IS_PLANTED(ST_FAULT_FREED_EARLY)) {
         if (pending != NULL && pending->version <= item->version) {
-            free(pending);
+            free((void *)(uintptr_t)slot->value);
             st_table_remove(&server->pendings, pending_key(segment, item->page));
         }
         return MS_FREED;
     }
-    if (pending == NULL) {
-        pending = malloc(sizeof *pending);
-        if (pending == NULL || !st_table_set(&server->pendings, pending_key(segment, item->page),
-                                             (uintptr_t)pending)) {
-            /* Nobody will remember to say FREED; the master asks again. */
-            free(pending);
-            return MS_CLEARED;
-        }
+    /* Without memory nobody will remember to say FREED; the master asks again. */
+    if (st_pending_add(server, item) && pending == NULL)
         st_count_add(server, ST_COUNT_FREES_WAITING, 1);
-    }
-    /* One of an older version was answered once, or its page would not have been granted again. */
-    *pending = (st_pending){.version = item->version,
-                            .segment = item->segment,
-                            .page = item->page,
-                            .page_count = item->page_count};
     return MS_CLEARED;
 }
 
@@ -229,6 +236,25 @@ void st_handle_free(st_server *server, st_peer *peer, const te_request *request)
         st_run_free(server, request->peer, &frees, false);
     else if (!st_control_post(server, request->peer, request->header, request->body))
         st_log(server, 1, "free_dropped reason=\"no memory; the master repeats it\"");
+}
+
+/* ---- another cluster --------------------------------------------------------------------------------------- */
+
+ms_status st_drop_all(st_server *server) {
+    if (st_views_are_open(server) || server->pendings.count != 0)
+        return MS_BUSY;
+    for (uint32_t number = 0; number < server->segment_count; number++) {
+        st_segment *segment = &server->segments[number];
+        st_extent extent;
+        for (uint64_t page = 0; st_inventory_next(segment->inventory, &page, &extent);) {
+            atomic_store(&segment->words[extent.page], ms_word(extent.version, 0));
+            st_inventory_free(segment->inventory, extent.page, extent.version);
+        }
+        /* Its versions begin anew, and these words would refuse them; no grant of the old ones is left, and no
+         * reader takes a 0 for its version. */
+        st_kept_settle(segment, 0);
+    }
+    return MS_OK;
 }
 
 /* ---- NOTE ----------------------------------------------------------------------------------------------------- */

@@ -23,9 +23,9 @@ static uint32_t checksum_of(const header_file *file) {
     return ms_crc32c(0, file->node_id, sizeof *file - offsetof(header_file, node_id));
 }
 
-ms_status st_header_read(const char *folder, st_header *header, bool *found) {
+ms_status st_header_read(const char *folder, st_header *header, bool *found, bool *is_damaged) {
     char path[ST_PATH_BYTES];
-    *found = false;
+    *found = *is_damaged = false;
     if (!st_path(path, folder, "header"))
         return MS_BAD_REQUEST;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -34,8 +34,11 @@ ms_status st_header_read(const char *folder, st_header *header, bool *found) {
     header_file file;
     ssize_t length = read(fd, &file, sizeof file);
     close(fd);
-    if (length != sizeof file || file.magic != HEADER_MAGIC || file.checksum != checksum_of(&file))
+    if (length != sizeof file || file.magic != HEADER_MAGIC ||
+        file.checksum != checksum_of(&file)) {
+        *is_damaged = true;
         return MS_OK;
+    }
     memcpy(header->node_id, file.node_id, sizeof header->node_id);
     header->incarnation = file.incarnation;
     header->epoch = file.epoch;

@@ -1,6 +1,7 @@
 #include "st_inventory.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +72,10 @@ static const record_head *head_at(const st_log *log, uint32_t units) {
     return (const record_head *)(const void *)(log->data + (size_t)units * UNIT);
 }
 
+static uint64_t unit_at(const st_log *log, size_t offset) {
+    return *(const uint64_t *)(const void *)(log->data + offset);
+}
+
 static st_log *log_of(const st_inventory *inventory, uint32_t page) {
     return &inventory->logs[page / ST_LOG_PAGES];
 }
@@ -108,6 +113,16 @@ static bool record_is_good(const st_log *log, size_t log_index, size_t tail) {
     }
     return head->length == least && head->page / ST_LOG_PAGES == log_index &&
            head->checksum == checksum_of(head);
+}
+
+/* Whether a whole commit can be true; a bug or an enemy wrote it if not, and it alone is dropped. */
+static bool commit_makes_sense(const st_inventory_options *options, const record_commit *commit) {
+    const record_head *head = &commit->head;
+    return head->version != 0 && head->version <= options->version_max && head->page_count != 0 &&
+           (uint64_t)head->page + head->page_count <= options->pages_there &&
+           head->tenant_length <= MS_TENANT_BYTES_MAX && head->key_length != 0 &&
+           head->key_length <= MS_KEY_BYTES_MAX && commit->part < commit->part_count &&
+           commit->part_count <= MS_EXTENTS_MAX && commit->size <= MS_VALUE_BYTES_MAX;
 }
 
 static bool log_path(const st_inventory *inventory, size_t log_index, const char *suffix,
@@ -432,19 +447,32 @@ uint64_t st_inventory_compactions(const st_inventory *inventory) { return invent
 
 /* ---- start ---------------------------------------------------------------------------------------------- */
 
+/* A loading: what is read, and what has been found so far. */
+typedef struct loading {
+    st_inventory *inventory;
+    const st_inventory_options *options;
+    st_inventory_repair *repair;
+} loading;
+
 /* One record that was found in a log. */
-static void replay(st_inventory *inventory, st_log *log, const _Atomic uint64_t *words) {
+static void replay(const loading *of, st_log *log) {
+    st_inventory *inventory = of->inventory;
     uint32_t units = (uint32_t)(log->tail / UNIT);
     const record_head *head = head_at(log, units);
-    if (head->page >= inventory->page_count)
+    if (head->page >= inventory->page_count) {
+        of->repair->dropped++;
         return;
+    }
     uint32_t newest = inventory->index[head->page];
-    uint64_t word = atomic_load(&words[head->page]);
     if (head->kind == RECORD_COMMIT) {
         if (newest != 0)
             forget(inventory, head->page);
-        if (word != ms_word(head->version, 1))
+        if (atomic_load(&of->options->words[head->page]) != ms_word(head->version, 1))
             return;
+        if (!commit_makes_sense(of->options, (const record_commit *)(const void *)head)) {
+            of->repair->dropped++;
+            return;
+        }
         inventory->index[head->page] = units;
         inventory->count++;
         inventory->live_pages += head->page_count;
@@ -458,67 +486,118 @@ static void replay(st_inventory *inventory, st_log *log, const _Atomic uint64_t 
         if (extent.version == head->version && note->note > extent.note &&
             (size_t)note->commit * UNIT == (size_t)((const uint8_t *)commit - log->data))
             inventory->index[head->page] = units;
+    } else if (head->kind == RECORD_FREE && newest != 0 &&
+               commit_behind(log, newest)->head.version <= head->version) {
+        /* The word was cleared before this was written: one that says "live" is damaged. */
+        forget(inventory, head->page);
+        of->repair->dropped++;
     }
-    /* A free record needs nothing: the word was cleared before it was written. */
 }
 
-static ms_status log_load(st_inventory *inventory, size_t log_index,
-                          const _Atomic uint64_t *words) {
+/* A log's file as it was left, mapped; NULL: none that can be one. */
+static ms_status log_find(const loading *of, size_t log_index, st_log *log) {
     char path[ST_PATH_BYTES], fresh[ST_PATH_BYTES];
-    if (!log_path(inventory, log_index, "", path) || !log_path(inventory, log_index, ".new", fresh))
+    if (!log_path(of->inventory, log_index, "", path) ||
+        !log_path(of->inventory, log_index, ".new", fresh))
         return MS_BAD_REQUEST;
     unlink(fresh); /* of a compaction that did not end */
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
-        return MS_OK;
-    st_log *log = &inventory->logs[log_index];
+        return errno == ENOENT ? MS_OK : MS_IO_ERROR;
     struct stat state;
     uint32_t magic = 0;
-    if (fstat(fd, &state) != 0 || state.st_size < LOG_HEAD_BYTES ||
+    if (fstat(fd, &state) != 0 || !S_ISREG(state.st_mode)) {
+        close(fd);
+        return MS_IO_ERROR;
+    }
+    size_t size = (size_t)state.st_size / UNIT * UNIT;
+    if (size < LOG_HEAD_BYTES || size / UNIT > UINT32_MAX ||
         pread(fd, &magic, sizeof magic, 0) != sizeof magic || magic != LOG_MAGIC) {
-        close(fd); /* killed before its first record */
+        if (magic != 0) { /* else: killed before its first record */
+            of->repair->logs_cut++;
+            of->repair->bytes_cut += size;
+        }
+        close(fd);
         unlink(path);
         return MS_OK;
     }
-    size_t size = (size_t)state.st_size / UNIT * UNIT;
     ms_status status = log_map(log, fd, size);
-    if (status != MS_OK) {
+    if (status != MS_OK)
         close(fd);
+    return status;
+}
+
+static ms_status log_load(const loading *of, size_t log_index) {
+    st_log *log = &of->inventory->logs[log_index];
+    ms_status status = log_find(of, log_index, log);
+    if (status != MS_OK || log->data == NULL)
         return status;
-    }
+    madvise(log->data, log->size, MADV_WILLNEED);
     log->tail = LOG_HEAD_BYTES;
     while (record_is_good(log, log_index, log->tail)) {
-        replay(inventory, log, words);
+        replay(of, log);
         log->tail += head_at(log, (uint32_t)(log->tail / UNIT))->length;
     }
+    size_t end = log->size;
+    while (end > log->tail && unit_at(log, end - UNIT) == 0)
+        end -= UNIT;
+    if (end == log->tail)
+        return MS_OK;
+    of->repair->logs_cut++;
+    of->repair->bytes_cut += end - log->tail;
     /* Nothing of a torn record may look like one later. */
-    memset(log->data + log->tail, 0, log->size - log->tail);
+    memset(log->data + log->tail, 0, end - log->tail);
     return MS_OK;
 }
 
-ms_status st_inventory_open(const char *folder, uint32_t segment, uint64_t page_count,
-                            const _Atomic uint64_t *words, st_inventory **out) {
+/* No page belongs to two extents; of two that say so the newer one may be true. */
+static void drop_overlaps(const loading *of) {
+    st_inventory *inventory = of->inventory;
+    uint64_t page = 0, last_version = 0, last_end = 0;
+    uint32_t last_page = 0;
+    st_extent extent;
+    while (st_inventory_next(inventory, &page, &extent)) {
+        bool overlaps = extent.page < last_end;
+        if (overlaps)
+            of->repair->dropped++;
+        if (overlaps && extent.version < last_version) {
+            forget(inventory, extent.page);
+            continue;
+        }
+        if (overlaps)
+            forget(inventory, last_page);
+        last_page = extent.page;
+        last_version = extent.version;
+        last_end = (uint64_t)extent.page + extent.page_count;
+    }
+}
+
+ms_status st_inventory_open(const st_inventory_options *options, st_inventory_repair *repair,
+                            st_inventory **out) {
+    *repair = (st_inventory_repair){0};
     st_inventory *inventory = calloc(1, sizeof *inventory);
     if (inventory == NULL)
         return MS_NO_MEMORY;
-    inventory->segment = segment;
-    inventory->page_count = page_count;
-    inventory->log_count = (size_t)((page_count + ST_LOG_PAGES - 1) / ST_LOG_PAGES);
+    inventory->segment = options->segment;
+    inventory->page_count = options->page_count;
+    inventory->log_count = (size_t)((options->page_count + ST_LOG_PAGES - 1) / ST_LOG_PAGES);
     inventory->logs = calloc(inventory->log_count, sizeof *inventory->logs);
-    void *index = mmap(NULL, page_count * sizeof(uint32_t), PROT_READ | PROT_WRITE,
+    void *index = mmap(NULL, options->page_count * sizeof(uint32_t), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     inventory->index = index != MAP_FAILED ? index : NULL;
     ms_status status = MS_NO_MEMORY;
     if (inventory->logs != NULL && inventory->index != NULL)
-        status = strlen(folder) < sizeof inventory->folder ? MS_OK : MS_BAD_REQUEST;
+        status = strlen(options->folder) < sizeof inventory->folder ? MS_OK : MS_BAD_REQUEST;
     if (status == MS_OK)
-        strcpy(inventory->folder, folder);
+        strcpy(inventory->folder, options->folder);
+    loading of = {.inventory = inventory, .options = options, .repair = repair};
     for (size_t at = 0; status == MS_OK && at < inventory->log_count; at++)
-        status = log_load(inventory, at, words);
+        status = log_load(&of, at);
     if (status != MS_OK) {
         st_inventory_close(inventory);
         return status;
     }
+    drop_overlaps(&of);
     *out = inventory;
     return MS_OK;
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "st.h"
+#include "st_step.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -96,51 +97,121 @@ static ms_status find_grow_pages(const st_segment_options *options, st_segment *
     return MS_OK;
 }
 
-ms_status st_segment_open(const st_segment_options *options, st_segment *segment, char *warning,
-                          char *error) {
+/* The descriptors are there. */
+ms_status st_segment_map(st_segment *segment) {
+    segment->payload = map_shared(segment->payload_descriptor, segment->payload_bytes);
+    segment->words = map_shared(segment->words_descriptor, segment->words_bytes);
+    void *uses = mmap(NULL, segment->payload_bytes / MS_PAGE_SIZE * sizeof(uint32_t),
+                      PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    segment->uses = uses != MAP_FAILED ? uses : NULL;
+    return segment->payload != NULL && segment->words != NULL && segment->uses != NULL
+               ? MS_OK
+               : MS_NO_MEMORY;
+}
+
+static ms_status open_inventory(const st_segment_options *options, st_segment *segment,
+                                st_segment_found *found) {
+    st_inventory_options logs = {.folder = options->folder,
+                                 .segment = options->number,
+                                 .page_count = segment->payload_bytes / MS_PAGE_SIZE,
+                                 .pages_there = atomic_load(&segment->pages_ready),
+                                 .version_max = options->version_max,
+                                 .words = segment->words};
+    return st_inventory_open(&logs, &found->repair, &segment->inventory);
+}
+
+static void begin(const st_segment_options *options, st_segment *segment) {
+    uint64_t grow_pages = segment->grow_pages;
+    bool is_huge = segment->is_huge;
     *segment = (st_segment){.number = options->number,
                             .page_count = options->page_count,
+                            .grow_pages = grow_pages,
+                            .is_huge = is_huge,
                             .payload_descriptor = -1,
                             .words_descriptor = -1};
-    warning[0] = '\0';
-    ms_status status = find_grow_pages(options, segment, error);
-    if (status != MS_OK)
-        return status;
-    /* Files end at whole steps of growth, so that a step never has to be cut. */
+    /* The path was looked at before: it fits. */
+    payload_path(options->folder, options->hugetlb_dir, options->name, segment->payload_path);
+    st_path(segment->words_path, options->folder, "words-0");
+}
+
+/* NULL, or why what is there cannot be taken up. */
+static const char *take_up(const st_segment_options *options, st_segment *segment,
+                           st_segment_found *found) {
+    const char *reason = options->fresh_reason;
+    if (reason == NULL)
+        reason = st_kept_open(options, segment, found);
+    if (reason == NULL && open_inventory(options, segment, found) != MS_OK)
+        reason = "the inventory cannot be read";
+    if (reason == NULL && st_inventory_count(segment->inventory) == 0 &&
+        segment->page_count != options->page_count)
+        reason = "no object is in them, and the pool has another size now";
+    if (reason == NULL)
+        found->words_settled = st_kept_settle(segment, options->version_max);
+    return reason;
+}
+
+/* Files end at whole steps of growth, so that a step never has to be cut. */
+static ms_status make_files(const st_segment_options *options, st_segment *segment, char *error) {
     uint64_t pages = round_up(options->page_count, segment->grow_pages);
     segment->payload_bytes = pages * MS_PAGE_SIZE;
     segment->words_bytes = round_up(pages * sizeof(uint64_t), MS_PAGE_SIZE);
-    status = check_room(options, options->page_count * MS_PAGE_SIZE, error);
+    ms_status status = check_room(options, options->page_count * MS_PAGE_SIZE, error);
     if (status != MS_OK)
         return status;
-    if (!payload_path(options->folder, options->hugetlb_dir, options->name,
-                      segment->payload_path) ||
-        !st_path(segment->words_path, options->folder, "words-0")) {
-        st_error_set(error, "%s: the path is too long", options->folder);
-        return MS_BAD_REQUEST;
-    }
+    st_geometry geometry = {.page_count = options->page_count, .is_huge = segment->is_huge};
+    memcpy(geometry.boot_id, options->boot_id, sizeof geometry.boot_id);
     segment->payload_descriptor = create(segment->payload_path, segment->payload_bytes);
     if (segment->payload_descriptor >= 0)
         segment->words_descriptor = create(segment->words_path, segment->words_bytes);
-    if (segment->words_descriptor < 0) {
+    ST_STEP("segment: made");
+    if (segment->words_descriptor < 0 || st_geometry_make(options->folder, options->number,
+                                                          &geometry, &segment->geometry) != MS_OK) {
         st_error_set(error, "cannot make the files of the pool in %s: %s", options->folder,
                      strerror(errno));
-        st_segment_close(segment, false);
         return MS_IO_ERROR;
     }
-    segment->payload = map_shared(segment->payload_descriptor, segment->payload_bytes);
-    segment->words = map_shared(segment->words_descriptor, segment->words_bytes);
-    void *uses = mmap(NULL, pages * sizeof(uint32_t), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    segment->uses = uses != MAP_FAILED ? uses : NULL;
-    if (segment->payload == NULL || segment->words == NULL || segment->uses == NULL) {
+    ST_STEP("segment: known");
+    status = st_segment_map(segment);
+    if (status != MS_OK)
         st_error_set(error, "cannot map a pool of %.1f MiB: %s%s",
                      (double)segment->payload_bytes / 1048576, strerror(errno),
                      segment->is_huge
                          ? "; /proc/sys/vm/nr_hugepages says how many huge pages there are"
                          : "");
+    return status;
+}
+
+ms_status st_segment_open(const st_segment_options *options, st_segment *segment,
+                          st_segment_found *found, char *warning, char *error) {
+    *found = (st_segment_found){0};
+    *segment = (st_segment){.payload_descriptor = -1, .words_descriptor = -1};
+    warning[0] = '\0';
+    ms_status status = find_grow_pages(options, segment, error);
+    if (status != MS_OK)
+        return status;
+    char path[ST_PATH_BYTES];
+    if (!payload_path(options->folder, options->hugetlb_dir, options->name, path) ||
+        !st_path(path, options->folder, "inventory-0-000000.new")) {
+        st_error_set(error, "%s: the path is too long", options->folder);
+        return MS_BAD_REQUEST;
+    }
+    begin(options, segment);
+    const char *reason = take_up(options, segment, found);
+    found->is_kept = reason == NULL;
+    if (!found->is_kept) {
+        st_segment_close(segment, true);
+        if (st_segment_erase(options->folder, options->hugetlb_dir, options->name))
+            found->lost_reason = reason;
+        ST_STEP("segment: erased");
+        begin(options, segment);
+        status = make_files(options, segment, error);
+        if (status == MS_OK && (status = open_inventory(options, segment, found)) != MS_OK)
+            st_error_set(error, "cannot open the inventory in %s: %s", options->folder,
+                         ms_status_name(status));
+    }
+    if (status != MS_OK) {
         st_segment_close(segment, false);
-        return MS_NO_MEMORY;
+        return status;
     }
     if (options->huge_pages && !segment->is_huge &&
         (madvise(segment->payload, segment->payload_bytes, MADV_HUGEPAGE) != 0 ||
@@ -149,14 +220,7 @@ ms_status st_segment_open(const st_segment_options *options, st_segment *segment
                  "huge pages were asked for, but the kernel gives none to shared memory: set "
                  "/sys/kernel/mm/transparent_hugepage/shmem_enabled to advise, or give a hugetlbfs "
                  "folder");
-    status = st_inventory_open(options->folder, options->number, pages, segment->words,
-                               &segment->inventory);
-    if (status != MS_OK) {
-        st_error_set(error, "cannot open the inventory in %s: %s", options->folder,
-                     ms_status_name(status));
-        st_segment_close(segment, false);
-    }
-    return status;
+    return MS_OK;
 }
 
 /* Fault the pages in, so that a copy into them does not pay for it. */
@@ -176,21 +240,31 @@ ms_status st_segment_grow(st_segment *segment, uint64_t pages) {
         target = whole;
     while (ready < target && ready < segment->page_count) {
         uint64_t next = round_up(ready + 1, segment->grow_pages);
+        /* A pool that was smaller once ended inside a step. */
+        uint64_t base = ready / segment->grow_pages * segment->grow_pages;
         uint64_t words_from = ready * sizeof(uint64_t) / MS_PAGE_SIZE * MS_PAGE_SIZE;
         uint64_t words_to = round_up(next * sizeof(uint64_t), MS_PAGE_SIZE);
         ms_status status =
             st_file_allocate(segment->words_descriptor, words_from, words_to - words_from);
         if (status == MS_OK)
-            status = st_file_allocate(segment->payload_descriptor, ready * MS_PAGE_SIZE,
-                                      (next - ready) * MS_PAGE_SIZE);
+            status = st_file_allocate(segment->payload_descriptor, base * MS_PAGE_SIZE,
+                                      (next - base) * MS_PAGE_SIZE);
         if (status != MS_OK)
             return status;
         touch(segment->payload + ready * MS_PAGE_SIZE, (next - ready) * MS_PAGE_SIZE);
-        ready = next;
-        atomic_store(&segment->pages_ready,
-                     ready < segment->page_count ? ready : segment->page_count);
+        ready = next < segment->page_count ? next : segment->page_count;
+        ST_STEP("grow: touched");
+        st_geometry_set_ready(segment->geometry, ready);
+        atomic_store(&segment->pages_ready, ready);
     }
     return MS_OK;
+}
+
+void st_segment_populate(st_segment *segment, uint64_t from, uint64_t pages) {
+    uint64_t ready = atomic_load(&segment->pages_ready);
+    if (from < ready)
+        madvise(segment->payload + from * MS_PAGE_SIZE,
+                (pages < ready - from ? pages : ready - from) * MS_PAGE_SIZE, MADV_POPULATE_WRITE);
 }
 
 void st_segment_close(st_segment *segment, bool keep_files) {
@@ -201,6 +275,7 @@ void st_segment_close(st_segment *segment, bool keep_files) {
             atomic_store_explicit(&segment->words[page], 0, memory_order_relaxed);
     }
     st_inventory_close(segment->inventory);
+    st_geometry_close(segment->geometry);
     if (segment->payload != NULL)
         munmap(segment->payload, segment->payload_bytes);
     if (segment->words != NULL)
@@ -218,6 +293,7 @@ void st_segment_close(st_segment *segment, bool keep_files) {
             unlink(segment->words_path);
     }
     segment->inventory = NULL;
+    segment->geometry = NULL;
     segment->payload = NULL;
     segment->words = NULL;
     segment->uses = NULL;
@@ -252,12 +328,16 @@ bool st_segment_erase(const char *folder, const char *hugetlb_dir, const char *n
         if (fd >= 0) {
             clear_words(fd);
             close(fd);
-            found = true;
         }
-        unlink(path);
+        found = unlink(path) == 0;
     }
-    if (payload_path(folder, hugetlb_dir, name, path))
-        unlink(path);
+    if (st_geometry_erase(folder, 0))
+        found = true;
+    /* Wherever it lay: the next one may lie elsewhere. */
+    if (payload_path(folder, hugetlb_dir, name, path) && unlink(path) == 0)
+        found = true;
+    if (payload_path(folder, NULL, name, path) && unlink(path) == 0)
+        found = true;
     st_inventory_erase(folder);
     return found;
 }

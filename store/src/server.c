@@ -106,9 +106,13 @@ static void read_boot_id(uint8_t boot_id[16]) {
 /* ---- identity --------------------------------------------------------------------------------------------- */
 
 /* The header of a folder, a new one with a new id when it has none. */
-static ms_status find_identity(const char *folder, st_header *header, char *error) {
-    bool found = false;
-    ms_status status = st_header_read(folder, header, &found);
+static ms_status find_identity(st_server *server, char *error) {
+    const char *folder = server->config.segment_dir;
+    st_header *header = &server->header;
+    bool found = false, is_damaged = false;
+    ms_status status = st_header_read(folder, header, &found, &is_damaged);
+    if (is_damaged)
+        st_log(server, 2, "header_damaged reason=\"this node gets a new id and starts empty\"");
     if (status == MS_OK && !found) {
         *header = (st_header){0};
         if (getrandom(header->node_id, sizeof header->node_id, 0) != sizeof header->node_id)
@@ -128,7 +132,7 @@ static ms_status find_identity(const char *folder, st_header *header, char *erro
 /* The node's id is kept, its incarnation raised, both before anybody hears of them. */
 static ms_status take_identity(st_server *server, char *error) {
     st_header *header = &server->header;
-    ms_status status = find_identity(server->config.segment_dir, header, error);
+    ms_status status = find_identity(server, error);
     if (status != MS_OK)
         return status;
     server->was_restarted = header->incarnation != 0;
@@ -193,32 +197,105 @@ static void *grow(void *argument) {
     atomic_store(&server->pool_state, ST_POOL_READY);
     st_log(server, 0, "pool_ready bytes=%llu",
            (unsigned long long)(segment->page_count * MS_PAGE_SIZE));
+    /* What an earlier process had made ready is there, but not yet in this one's page tables. */
+    for (uint64_t page = 0; page < server->pages_kept; page += segment->grow_pages) {
+        int64_t before_ns = thread_cpu_ns();
+        st_segment_populate(segment, page, segment->grow_pages);
+        int64_t used_ns = thread_cpu_ns() - before_ns;
+        int64_t permille = server->config.touch_permille;
+        if (pause_growth(server, used_ns * (1000 - permille) / permille))
+            break;
+    }
     return NULL;
 }
 
-static ms_status open_pool(st_server *server, char *error) {
-    const st_config *config = &server->config;
-    st_segment_options options = {.folder = config->segment_dir,
-                                  .hugetlb_dir = config->hugetlb_dir,
-                                  .name = config->name,
-                                  .number = 0,
-                                  .page_count = config->size_bytes / MS_PAGE_SIZE,
-                                  .huge_pages = config->huge_pages};
-    if (st_segment_erase(config->segment_dir, config->hugetlb_dir, config->name))
-        st_log(
-            server, 1,
-            "starts_empty reason=\"the objects that this node held before its restart are gone\"");
-    char warning[ST_ERROR_BYTES];
+/* What became of an earlier process's files, for the log. */
+static void tell_found(st_server *server, bool is_kept) {
+    const st_segment_found *found = &server->found;
+    const st_segment *segment = &server->segments[0];
+    if (found->lost_reason != NULL)
+        st_log(server, 1, "starts_empty reason=\"%s\"", found->lost_reason);
+    if (!is_kept)
+        return;
+    st_log(server, 0, "kept extents=%llu bytes=%llu ready_bytes=%llu",
+           (unsigned long long)st_inventory_count(segment->inventory),
+           (unsigned long long)(st_inventory_live_pages(segment->inventory) * MS_PAGE_SIZE),
+           (unsigned long long)(atomic_load(&segment->pages_ready) * MS_PAGE_SIZE));
+    if (found->repair.logs_cut != 0 || found->repair.dropped != 0 || found->is_cut)
+        st_log(server, 1,
+               "kept_less logs_cut=%llu bytes_cut=%llu records_dropped=%llu words_settled=%llu "
+               "file_cut=%d",
+               (unsigned long long)found->repair.logs_cut,
+               (unsigned long long)found->repair.bytes_cut,
+               (unsigned long long)found->repair.dropped, (unsigned long long)found->words_settled,
+               found->is_cut);
+    uint64_t wanted = server->config.size_bytes / MS_PAGE_SIZE;
+    if (found->page_count > wanted)
+        st_log(server, 1,
+               "pool_keeps_size bytes=%llu wanted_bytes=%llu reason=\"objects lie in it: drain the "
+               "node to make it smaller\"",
+               (unsigned long long)(found->page_count * MS_PAGE_SIZE),
+               (unsigned long long)(wanted * MS_PAGE_SIZE));
+    else if (found->page_count < wanted)
+        st_log(server, 0, "pool_grows from_bytes=%llu bytes=%llu",
+               (unsigned long long)(found->page_count * MS_PAGE_SIZE),
+               (unsigned long long)(wanted * MS_PAGE_SIZE));
+}
+
+/* A pool and the table of its views: both are kept, or neither. */
+static ms_status open_files(st_server *server, st_segment_options *options, char *warning,
+                            char *error) {
     st_segment *segment = &server->segments[0];
-    ms_status status = st_segment_open(&options, segment, warning, error);
+    ms_status status = st_segment_open(options, segment, &server->found, warning, error);
     if (status != MS_OK)
         return status;
     segment->server = server;
     server->segment_count = 1;
+    status = st_views_open(server, server->found.is_kept, error);
+    if (status != MS_BAD_CHECKSUM || !server->found.is_kept)
+        return status;
+    st_views_close(server, false);
+    st_pendings_close(server);
+    st_segment_close(segment, true);
+    server->segment_count = 0;
+    options->fresh_reason = "the table of open views is missing or damaged";
+    status = st_segment_open(options, segment, &server->found, warning, error);
+    if (status != MS_OK)
+        return status;
+    segment->server = server;
+    server->segment_count = 1;
+    return st_views_open(server, false, error);
+}
+
+static ms_status open_pool(st_server *server, char *error) {
+    const st_config *config = &server->config;
+    st_segment_options options = {
+        .folder = config->segment_dir,
+        .hugetlb_dir = config->hugetlb_dir,
+        .name = config->name,
+        .number = 0,
+        .page_count = config->size_bytes / MS_PAGE_SIZE,
+        .version_max = ms_version(server->header.epoch, (UINT64_C(1) << 43) - 1),
+        .huge_pages = config->huge_pages,
+        .fresh_reason =
+            server->was_restarted ? NULL : "the node that they belonged to is not known"};
+    memcpy(options.boot_id, server->boot_id, sizeof options.boot_id);
+    char warning[ST_ERROR_BYTES];
+    ms_status status = open_files(server, &options, warning, error);
+    if (status != MS_OK)
+        return status;
+    st_segment *segment = &server->segments[0];
+    bool is_kept = server->found.is_kept;
+    tell_found(server, is_kept);
     if (warning[0] != '\0')
         st_log(server, 1, "no_huge_pages reason=\"%s\"", warning);
-    uint64_t ready = config->ready_bytes / MS_PAGE_SIZE;
-    status = st_segment_grow(segment, ready < segment->page_count ? ready : segment->page_count);
+    uint64_t ready = config->ready_bytes / MS_PAGE_SIZE, there = atomic_load(&segment->pages_ready);
+    server->pages_kept = there;
+    if (ready > segment->page_count)
+        ready = segment->page_count;
+    status = there < ready ? st_segment_grow(segment, ready - there) : MS_OK;
+    if (status == MS_NO_SPACE && there != 0)
+        return MS_OK; /* the rest of the growth will say so */
     if (status != MS_OK)
         st_error_set(error, "no room for the first %.1f MiB of the pool in %s (%s)",
                      (double)config->ready_bytes / 1048576, config->segment_dir,
@@ -333,9 +410,9 @@ ms_status st_open(const st_config *config, st_server **out, char *error) {
     if (status == MS_OK)
         status = take_identity(server, error);
     if (status == MS_OK)
-        status = open_pool(server, error);
+        status = st_control_open(server);
     if (status == MS_OK)
-        status = st_views_open(server, error);
+        status = open_pool(server, error);
     if (status == MS_OK)
         status = st_copier_open(server);
     if (status == MS_OK)
@@ -378,14 +455,20 @@ void st_close(st_server *server) {
     if (server->engine != NULL)
         te_engine_close(server->engine);
     st_control_close(server);
-    st_views_close(server);
+    /* A start that failed leaves what it found; an empty pool is not worth its memory until the next one. */
+    bool keep_files = (server->config.keep_files || !server->grow_started) &&
+                      server->segment_count != 0 &&
+                      st_inventory_count(server->segments[0].inventory) != 0;
+    st_views_close(server, keep_files);
     st_pendings_close(server);
     st_partials_close(server);
     st_table_clear(&server->fenced);
     for (uint32_t at = 0; at < server->segment_count; at++)
-        st_segment_close(&server->segments[at], server->config.keep_files);
-    if (server->segment_count != 0 && !server->config.keep_files)
+        st_segment_close(&server->segments[at], keep_files);
+    if (server->segment_count != 0 && !keep_files) {
+        st_geometry_erase(server->config.segment_dir, 0);
         st_inventory_erase(server->config.segment_dir);
+    }
     if (server->folder_lock >= 0)
         close(server->folder_lock);
     st_log_close(server);
@@ -424,6 +507,7 @@ void st_get_status(st_server *server, st_status *status) {
                           .pool_state = (uint32_t)atomic_load(&server->pool_state),
                           .port = server->port,
                           .was_restarted = server->was_restarted,
+                          .is_kept = server->found.is_kept,
                           .tick_age_ms =
                               (uint64_t)(te_now_ns() - atomic_load(&server->ticked_ns)) / 1000000};
     pthread_mutex_lock(&server->lock);

@@ -15,9 +15,9 @@ typedef struct st_header {
     uint64_t cluster; /* whose epochs these are; 0 = none yet */
 } st_header;
 
-/* Reads it; *found = false when there is none.  A file that is not whole counts as none: a node that has
- * lost its identity joins as a new one, which is safe, where one with a guessed incarnation is not. */
-ms_status st_header_read(const char *folder, st_header *header, bool *found);
+/* Reads it; *found = false when there is none.  A file that is not whole counts as none (*is_damaged): a node
+ * that has lost its identity joins as a new one, which is safe, where one with a guessed incarnation is not. */
+ms_status st_header_read(const char *folder, st_header *header, bool *found, bool *is_damaged);
 /* Persists it: in place before any answer that relies on it. */
 ms_status st_header_write(const char *folder, const st_header *header);
 

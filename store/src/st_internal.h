@@ -26,6 +26,7 @@
 #include "st_table.h"
 #include "te.h"
 
+#define ST_VIEWS_MAX (1u << 24)
 #define ST_SEGMENTS_MAX 1u /* DRAM; another tier adds its own */
 #define ST_TICK_MS 200u
 #define ST_STATS_INTERVAL_MS 1000
@@ -108,6 +109,8 @@ struct st_server {
     uint32_t segment_count;
     uint16_t port;
     bool was_restarted;
+    st_segment_found found; /* of an earlier process, at the start */
+    uint64_t pages_kept;
     uint8_t boot_id[16];
     st_counts counts;
 
@@ -199,6 +202,9 @@ ms_status st_read_begin(void *context, void *peer_context, const ms_read_item *i
 uint64_t st_read_end(void *context, void *peer_context, const ms_read_item *item);
 
 /* free.c */
+/* Lock held.  Nothing that is live here counts any more: it is of another cluster.  BUSY: some of it is being
+ * looked at.  The lock is held longer than ever else, before anybody may write here. */
+ms_status st_drop_all(st_server *server);
 void st_handle_free(st_server *server, st_peer *peer, const te_request *request);
 void st_handle_note(st_server *server, st_peer *peer, const te_request *request);
 /* A reader's or view's use is given back; sends FREED when it was the last. */
@@ -207,6 +213,8 @@ void st_drop_reader(st_segment *segment, uint32_t page);
  * FREED out into *item.  True: send it with st_send_freed once the lock is released. */
 bool st_pending_take(st_segment *segment, uint32_t page, ms_free_item *item);
 void st_send_freed(st_server *server, const ms_free_item *item);
+/* Lock held.  FREED is owed for it from now on.  False: no memory. */
+bool st_pending_add(st_server *server, const ms_free_item *item);
 void st_pendings_close(st_server *server);
 /* may_wait: on the control thread, which may cut connections and wait for their end. */
 void st_run_free(st_server *server, te_peer from, const ms_free_view *frees, bool may_wait);
@@ -225,11 +233,13 @@ bool st_write_done(void *context, const te_request *request, const uint32_t *sta
 bool st_relay(st_server *server, st_peer *peer, const ms_write_view *write);
 
 /* view.c */
-ms_status st_views_open(st_server *server, char *error);
-void st_views_close(st_server *server);
+/* is_kept: of the files that an earlier process left.  BAD_CHECKSUM: its table of views is damaged. */
+ms_status st_views_open(st_server *server, bool is_kept, char *error);
+void st_views_close(st_server *server, bool keep_files);
 void st_handle_view_open(st_server *server, st_peer *peer, const te_request *request);
 void st_handle_view_close(st_server *server, st_peer *peer, const te_request *request);
 void st_view_process_died(st_server *server, uint32_t pid); /* on the control thread */
+bool st_views_are_open(const st_server *server);            /* lock held */
 void st_views_count(st_server *server, uint64_t *views, uint64_t *bytes);
 
 /* copy.c */
@@ -240,6 +250,7 @@ void st_handle_copy(st_server *server, st_peer *peer, const te_request *request)
 uint32_t st_copies_write(st_server *server, ms_writer *out);
 
 /* control.c */
+ms_status st_control_open(st_server *server);
 ms_status st_control_start(st_server *server);
 void st_control_stop(st_server *server);
 void st_control_close(st_server *server);

@@ -3,7 +3,8 @@
  * A log is append-only: commit, note and free records, each a length, a checksum (CRC32C) and a body.  It is
  * mapped, so an append is a store and survives the process.  The generation words, not the logs, say what is
  * live (a commit counts if its word is (version, live)), so a lost free record does no harm, and a restart
- * cuts a log at its first bad record *(truncate)*.
+ * cuts a log at its first bad record *(truncate)*.  What it finds there may be anything: a log that a dying
+ * process tore, a damaged file, somebody's bytes.
  *
  * There is one log for each 16,384 pages.  Compaction writes a second file with the live records and renames
  * it, in one step under the caller's lock *(compact_alone)*; small logs keep that step to a few ms.
@@ -37,9 +38,26 @@ typedef struct st_extent {
     const uint8_t *tenant, *key;
 } st_extent;
 
+typedef struct st_inventory_options {
+    const char *folder;
+    uint32_t segment;
+    uint64_t page_count;
+    uint64_t pages_there; /* of the pages that an earlier process had: what lies beyond is lost */
+    uint64_t version_max; /* a newer one was never given out */
+    const _Atomic uint64_t *words;
+} st_inventory_options;
+
+/* What reading the logs has found. */
+typedef struct st_inventory_repair {
+    uint64_t logs_cut;  /* ended in something that is no record */
+    uint64_t bytes_cut; /* behind the last good record of those */
+    uint64_t
+        dropped; /* whole records that cannot be true: beyond the segment, over another extent */
+} st_inventory_repair;
+
 /* Reads the logs that lie in the folder, as far as they are whole and agree with the words. */
-ms_status st_inventory_open(const char *folder, uint32_t segment, uint64_t page_count,
-                            const _Atomic uint64_t *words, st_inventory **inventory);
+ms_status st_inventory_open(const st_inventory_options *options, st_inventory_repair *repair,
+                            st_inventory **inventory);
 void st_inventory_close(st_inventory *inventory);
 /* Removes the logs of a segment in a folder: nothing is to be found again. */
 void st_inventory_erase(const char *folder);

@@ -13,6 +13,7 @@
 
 #include "ms_wire.h"
 #include "st_file.h"
+#include "st_geometry.h"
 #include "st_inventory.h"
 
 /* A use count: writers (copies into the extent) above, readers and views below.  An extent that is granted
@@ -36,6 +37,7 @@ typedef struct st_segment {
     _Atomic uint32_t *uses;              /* of the extent that begins at a page */
     uint64_t payload_bytes, words_bytes; /* mapped */
     int payload_descriptor, words_descriptor;
+    st_geometry_file *geometry;
     char payload_path[ST_PATH_BYTES], words_path[ST_PATH_BYTES];
     st_inventory *inventory;
 } st_segment;
@@ -46,18 +48,47 @@ typedef struct st_segment_options {
     const char *name;        /* of the node: names the file in hugetlb_dir */
     uint32_t number;
     uint64_t page_count;
+    uint64_t version_max; /* of an object that can be there: the adopted epoch's last */
+    uint8_t boot_id[16];
     bool huge_pages;
+    const char *fresh_reason; /* not NULL: what is there does not count, and why */
 } st_segment_options;
 
-/* New files with no page ready.  *warning: a sentence when huge pages were asked for in vain, else empty. */
-ms_status st_segment_open(const st_segment_options *options, st_segment *segment, char *warning,
-                          char *error);
+/* What an open has found of an earlier process. */
+typedef struct st_segment_found {
+    bool is_kept;
+    const char *
+        lost_reason; /* there were files, and this is why they do not count; NULL: there were none */
+    uint64_t
+        page_count; /* kept: of the pool then, which may be larger than what was asked for now */
+    uint64_t words_settled; /* said "live" without a record, or what cannot be */
+    bool is_cut;            /* a file was shorter than it has to be */
+    st_inventory_repair repair;
+} st_segment_found;
+
+/* Takes up the files that an earlier process left, if they are whole enough, else makes new ones with no page
+ * ready.  *warning: a sentence when huge pages were asked for in vain, else empty. */
+ms_status st_segment_open(const st_segment_options *options, st_segment *segment,
+                          st_segment_found *found, char *warning, char *error);
 /* `pages` more pages become ready, or fewer at the end.  NO_SPACE: the file system is full. */
 ms_status st_segment_grow(st_segment *segment, uint64_t pages);
+/* Maps pages [from, from + pages) that are there already, so that nobody's copy pays for it. */
+void st_segment_populate(st_segment *segment, uint64_t from, uint64_t pages);
+/* keep_files: for the next process, as they are. */
 void st_segment_close(st_segment *segment, bool keep_files);
 /* Makes the words of files that an earlier process left say "nothing is live" to whoever still maps them,
  * and removes the files.  True: there were some. */
 bool st_segment_erase(const char *folder, const char *hugetlb_dir, const char *name);
+
+/* kept.c: the files of an earlier process. */
+/* Opens and maps them.  NULL, or why they do not count; *segment is then to be closed. */
+const char *st_kept_open(const st_segment_options *options, st_segment *segment,
+                         st_segment_found *found);
+/* No word may say "live" that no record agrees with, and none may be newer than any version: a page with such
+ * a word could never be granted again. */
+uint64_t st_kept_settle(st_segment *segment, uint64_t version_max);
+/* segment.c, for kept.c */
+ms_status st_segment_map(st_segment *segment);
 
 static inline uint64_t st_word(const st_segment *segment, uint32_t page) {
     return atomic_load_explicit(&segment->words[page], memory_order_acquire);

@@ -2,8 +2,10 @@
  *
  * Opening one compares the word, enters the view in a table and takes the use count, in one step *(view_atomic)*.
  * It ends by a message or with its process, never by a deadline; for a connection that is closed none is opened.
- * The table is a file, so that use counts can outlive this process *(views_persist)*.  Freed pages under a view are
- * lost to the pool, hence the quota.
+ * The table is a file, so that use counts outlive this process *(views_persist)*: a start takes those up whose
+ * process is the same one still.  A table that is damaged would let pages under a view be granted again, so then
+ * nothing is kept, and the viewers' memory is theirs alone.  Freed pages under a view are lost to the pool, hence
+ * the quota.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,13 +13,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "ms_crc32c.h"
 #include "st_internal.h"
+#include "st_step.h"
 
 #define NO_SLOT UINT32_MAX
-#define VIEWS_MAGIC 0x31565453u /* "STV1" */
+#define VIEWS_MAGIC 0x32565453u /* "STV2" */
+#define VIEWS_HEAD_BYTES 32u
+
+typedef struct views_head {
+    uint32_t magic;
+    uint32_t slot_count;
+    uint64_t pid_namespace; /* in another one the pids mean other processes */
+    uint64_t zero[2];
+} views_head;
+_Static_assert(sizeof(views_head) == VIEWS_HEAD_BYTES, "on disk");
 
 /* As persisted; pid 0 = free. */
 typedef struct view_slot {
@@ -25,8 +39,9 @@ typedef struct view_slot {
     uint64_t
         start_time; /* of the process, clock ticks since boot: tells it from a later one of that pid */
     uint32_t pid;
-    uint32_t segment, page;
-    uint32_t page_count;
+    uint16_t segment;
+    uint16_t check; /* of the rest */
+    uint32_t page, page_count;
 } view_slot;
 _Static_assert(sizeof(view_slot) == 32, "on disk");
 
@@ -46,7 +61,7 @@ typedef struct view_process {
 struct st_views {
     int descriptor;
     size_t file_bytes;
-    uint8_t *file; /* 32 bytes of head, then the slots */
+    uint8_t *file; /* the head, then the slots */
     view_slot *slots;
     view_links *links;
     uint32_t slot_count, free_first;
@@ -58,40 +73,14 @@ struct st_views {
 
 static uint64_t page_key(uint32_t pid, uint32_t page) { return (uint64_t)pid << 32 | page; }
 
-ms_status st_views_open(st_server *server, char *error) {
-    st_views *views = calloc(1, sizeof *views);
-    server->views = views;
-    char path[ST_PATH_BYTES];
-    if (views == NULL || !st_path(path, server->config.segment_dir, "views")) {
-        st_error_set(error, "no memory for the table of views");
-        return MS_NO_MEMORY;
-    }
-    views->slot_count = server->config.views_max;
-    views->file_bytes = 32 + (size_t)views->slot_count * sizeof(view_slot);
-    views->descriptor = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (views->descriptor < 0 ||
-        st_file_allocate(views->descriptor, 0, views->file_bytes) != MS_OK) {
-        st_error_set(error, "cannot make %s: %s", path, strerror(errno));
-        return MS_IO_ERROR;
-    }
-    void *file =
-        mmap(NULL, views->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, views->descriptor, 0);
-    views->links = malloc((size_t)views->slot_count * sizeof *views->links);
-    if (file == MAP_FAILED || views->links == NULL) {
-        st_error_set(error, "no memory for the table of views");
-        return MS_NO_MEMORY;
-    }
-    uint32_t magic = VIEWS_MAGIC;
-    views->file = file;
-    memcpy(views->file, &magic, sizeof magic);
-    views->slots = (view_slot *)(void *)(views->file + 32);
-    for (uint32_t at = 0; at < views->slot_count; at++)
-        views->links[at].next_same = at + 1 < views->slot_count ? at + 1 : NO_SLOT;
-    views->free_first = views->slot_count != 0 ? 0 : NO_SLOT;
-    return MS_OK;
+static uint16_t check_of(const view_slot *slot) {
+    view_slot copy = *slot;
+    copy.check = 0;
+    uint32_t checksum = ms_crc32c(0, &copy, sizeof copy);
+    return (uint16_t)(checksum ^ checksum >> 16);
 }
 
-void st_views_close(st_server *server) {
+void st_views_close(st_server *server, bool keep_files) {
     st_views *views = server->views;
     if (views == NULL)
         return;
@@ -106,10 +95,10 @@ void st_views_close(st_server *server) {
     st_table_clear(&views->by_page);
     if (views->file != NULL)
         munmap(views->file, views->file_bytes);
-    if (views->descriptor > 0)
+    if (views->descriptor >= 0)
         close(views->descriptor);
     char path[ST_PATH_BYTES];
-    if (!server->config.keep_files && st_path(path, server->config.segment_dir, "views"))
+    if (!keep_files && st_path(path, server->config.segment_dir, "views"))
         unlink(path);
     free(views->links);
     free(views);
@@ -143,9 +132,10 @@ static ms_status process_of(st_server *server, uint32_t pid, view_process **out)
     }
     /* Its connection is open, so the process is alive and the pid its own; in another pid namespace the number
      * means nothing here, and a view could never be known to have ended. */
+    errno = 0;
     int pidfd = pid != 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
     if (pidfd < 0)
-        return MS_UNAVAILABLE;
+        return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? MS_LIMIT : MS_UNAVAILABLE;
     view_process *process = malloc(sizeof *process);
     if (process == NULL || !st_table_set(&views->processes, pid, (uintptr_t)process)) {
         free(process);
@@ -157,6 +147,24 @@ static ms_status process_of(st_server *server, uint32_t pid, view_process **out)
     st_control_watch(server, pidfd, pid);
     *out = process;
     return MS_OK;
+}
+
+/* Lock held.  Puts a slot into the lists of its process and page.  False: no memory. */
+static bool enter(st_views *views, view_process *process, uint32_t slot) {
+    const view_slot *entry = &views->slots[slot];
+    uint64_t key = page_key(process->pid, entry->page);
+    st_table_slot *first = st_table_find(&views->by_page, key);
+    uint32_t next_same = first != NULL ? (uint32_t)first->value : NO_SLOT;
+    if (!st_table_set(&views->by_page, key, slot))
+        return false;
+    views->links[slot] =
+        (view_links){.next_same = next_same, .next_mine = process->first, .previous_mine = NO_SLOT};
+    if (process->first != NO_SLOT)
+        views->links[process->first].previous_mine = slot;
+    process->first = slot;
+    views->open_count++;
+    views->open_pages += entry->page_count;
+    return true;
 }
 
 /* Lock held. */
@@ -174,39 +182,163 @@ static ms_status open_one(st_server *server, view_process *process, const ms_vie
     if (views->free_first == NO_SLOT ||
         (views->open_pages + extent.page_count) * MS_PAGE_SIZE > server->config.view_bytes_max)
         return MS_LIMIT;
-    uint64_t key = page_key(process->pid, item->page);
-    st_table_slot *first = st_table_find(&views->by_page, key);
-    uint32_t slot = views->free_first;
-    uint32_t next_same = first != NULL ? (uint32_t)first->value : NO_SLOT;
-    if (!st_table_set(&views->by_page, key, slot))
-        return MS_NO_MEMORY;
     uint32_t before = atomic_fetch_add(&segment->uses[item->page], ST_USE_READER);
     if ((before & ST_USE_READERS) >= ST_USE_READERS_MAX) {
         atomic_fetch_sub(&segment->uses[item->page], ST_USE_READER);
-        if (first != NULL)
-            st_table_set(&views->by_page, key, next_same);
-        else
-            st_table_remove(&views->by_page, key);
         return MS_LIMIT;
     }
-    views->free_first = views->links[slot].next_same;
+    uint32_t slot = views->free_first, next_free = views->links[slot].next_same;
     view_slot *entry = &views->slots[slot];
-    entry->version = item->version;
-    entry->start_time = process->start_time;
-    entry->segment = item->segment;
-    entry->page = item->page;
-    entry->page_count = extent.page_count;
+    view_slot filled = {.version = item->version,
+                        .start_time = process->start_time,
+                        .pid = process->pid,
+                        .segment = (uint16_t)item->segment,
+                        .page = item->page,
+                        .page_count = extent.page_count};
+    filled.check = check_of(&filled);
+    uint32_t pid = filled.pid;
+    filled.pid = 0;
+    *entry = filled;
+    if (!enter(views, process, slot)) {
+        atomic_fetch_sub(&segment->uses[item->page], ST_USE_READER);
+        return MS_NO_MEMORY;
+    }
+    views->free_first = next_free;
+    ST_STEP("view: before it counts");
     atomic_signal_fence(memory_order_release); /* the pid makes the slot count */
-    entry->pid = process->pid;
-    views->links[slot] =
-        (view_links){.next_same = next_same, .next_mine = process->first, .previous_mine = NO_SLOT};
-    if (process->first != NO_SLOT)
-        views->links[process->first].previous_mine = slot;
-    process->first = slot;
-    views->open_count++;
-    views->open_pages += extent.page_count;
+    *(volatile uint32_t *)&entry->pid = pid;
     return MS_OK;
 }
+
+/* ---- start ---------------------------------------------------------------------------------------------- */
+
+static uint64_t pid_namespace(void) {
+    struct stat state;
+    return stat("/proc/self/ns/pid", &state) == 0 ? (uint64_t)state.st_ino : 0;
+}
+
+/* The table that an earlier process left, if there is one that can be believed. */
+static bool find_table(st_views *views, const char *path) {
+    views->descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct stat state;
+    views_head head;
+    if (views->descriptor < 0 || fstat(views->descriptor, &state) != 0 || !S_ISREG(state.st_mode) ||
+        pread(views->descriptor, &head, sizeof head, 0) != sizeof head ||
+        head.magic != VIEWS_MAGIC || head.slot_count == 0 || head.slot_count > ST_VIEWS_MAX ||
+        head.pid_namespace != pid_namespace() ||
+        (uint64_t)state.st_size < VIEWS_HEAD_BYTES + head.slot_count * sizeof(view_slot))
+        return false;
+    if (head.slot_count > views->slot_count)
+        views->slot_count = head.slot_count; /* a smaller table could lose some */
+    return true;
+}
+
+static ms_status map_table(st_views *views) {
+    views->file_bytes = VIEWS_HEAD_BYTES + (size_t)views->slot_count * sizeof(view_slot);
+    ms_status status = st_file_allocate(views->descriptor, 0, views->file_bytes);
+    if (status != MS_OK)
+        return status;
+    void *file =
+        mmap(NULL, views->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, views->descriptor, 0);
+    views->links = malloc((size_t)views->slot_count * sizeof *views->links);
+    if (file == MAP_FAILED || views->links == NULL)
+        return MS_NO_MEMORY;
+    views->file = file;
+    views->slots = (view_slot *)(void *)(views->file + VIEWS_HEAD_BYTES);
+    views_head head = {
+        .magic = VIEWS_MAGIC, .slot_count = views->slot_count, .pid_namespace = pid_namespace()};
+    memcpy(views->file, &head, sizeof head);
+    return MS_OK;
+}
+
+/* Counts the use of a view that an earlier process has entered; its process is alive. */
+static ms_status take_up_one(st_server *server, view_process *process, uint32_t slot) {
+    const view_slot *entry = &server->views->slots[slot];
+    st_segment *segment = &server->segments[entry->segment];
+    if ((atomic_load(&segment->uses[entry->page]) & ST_USE_READERS) >= ST_USE_READERS_MAX)
+        return MS_LIMIT;
+    /* Freed, or dropped at this start: in use without a live word *(busy_inventory)*. */
+    if (st_word(segment, entry->page) != ms_word(entry->version, 1)) {
+        ms_free_item item = {.version = entry->version,
+                             .segment = entry->segment,
+                             .page = entry->page,
+                             .page_count = entry->page_count};
+        if (!st_pending_add(server, &item))
+            return MS_NO_MEMORY;
+    }
+    if (!enter(server->views, process, slot))
+        return MS_NO_MEMORY;
+    atomic_fetch_add(&segment->uses[entry->page], ST_USE_READER);
+    return MS_OK;
+}
+
+/* BAD_CHECKSUM: an entry is damaged, so none can be relied on. */
+static ms_status take_up(st_server *server, uint32_t *kept, uint32_t *ended) {
+    st_views *views = server->views;
+    for (uint32_t at = views->slot_count; at-- != 0;) {
+        view_slot *entry = &views->slots[at];
+        if (entry->pid == 0) {
+            views->links[at].next_same = views->free_first;
+            views->free_first = at;
+            continue;
+        }
+        const st_segment *segment = st_segment_of(server, entry->segment);
+        if (entry->check != check_of(entry) || segment == NULL || entry->version == 0 ||
+            !st_pages_are_ready(segment, entry->page, entry->page_count))
+            return MS_BAD_CHECKSUM;
+        view_process *process = NULL;
+        ms_status status = process_of(server, entry->pid, &process);
+        bool is_dead = status == MS_UNAVAILABLE ||
+                       (status == MS_OK && process->start_time != entry->start_time);
+        /* A word that is newer: the page was granted again, which only follows the view's end. */
+        if (is_dead || st_word(segment, entry->page) >> 1 > entry->version) {
+            entry->pid = 0;
+            views->links[at].next_same = views->free_first;
+            views->free_first = at;
+            (*ended)++;
+            continue;
+        }
+        if (status == MS_OK)
+            status = take_up_one(server, process, at);
+        if (status != MS_OK)
+            return status;
+        (*kept)++;
+    }
+    return MS_OK;
+}
+
+ms_status st_views_open(st_server *server, bool is_kept, char *error) {
+    st_views *views = calloc(1, sizeof *views);
+    server->views = views;
+    char path[ST_PATH_BYTES];
+    if (views == NULL || !st_path(path, server->config.segment_dir, "views")) {
+        st_error_set(error, "no memory for the table of views");
+        return MS_NO_MEMORY;
+    }
+    views->descriptor = -1;
+    views->slot_count = server->config.views_max;
+    views->free_first = NO_SLOT;
+    if (is_kept && !find_table(views, path))
+        return MS_BAD_CHECKSUM;
+    if (!is_kept)
+        views->descriptor = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    ms_status status = views->descriptor >= 0 ? map_table(views) : MS_IO_ERROR;
+    if (status != MS_OK) {
+        st_error_set(error, "cannot make %s: %s", path, strerror(errno));
+        return status;
+    }
+    uint32_t kept = 0, ended = 0;
+    pthread_mutex_lock(&server->lock);
+    status = take_up(server, &kept, &ended);
+    pthread_mutex_unlock(&server->lock);
+    if (status != MS_OK)
+        st_error_set(error, "the views in %s cannot be taken up: %s", path, ms_status_name(status));
+    else if (kept + ended != 0)
+        st_log(server, 0, "views_found kept=%u ended=%u", kept, ended);
+    return status;
+}
+
+/* ---- end of a view --------------------------------------------------------------------------------------- */
 
 /* Lock held.  The slot is free again; the caller gives the use back once the lock is released. */
 static void close_slot(st_views *views, view_process *process, uint32_t slot) {
@@ -364,6 +496,8 @@ void st_view_process_died(st_server *server, uint32_t pid) {
         st_log(server, 0, "views_closed pid=%u count=%u reason=\"the process has ended\"", pid,
                closed);
 }
+
+bool st_views_are_open(const st_server *server) { return server->views->open_count != 0; }
 
 void st_views_count(st_server *server, uint64_t *views, uint64_t *bytes) {
     pthread_mutex_lock(&server->lock);

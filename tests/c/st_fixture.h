@@ -62,6 +62,7 @@ typedef struct master {
     ms_server_info infos[8];
     char addresses[8][256];
     uint32_t connections;
+    uint64_t cluster; /* told in HELLO; 0 = not told */
     bool
         is_new; /* said HELLO; nothing may be sent before its answer, which goes out after on_hello */
 } master;
@@ -74,7 +75,7 @@ static inline ms_status master_on_hello(void *context, const te_request *request
     (void)error;
     CHECK(ms_read_hello(request->body, request->header->body_length, &hello));
     ms_writer out = ms_writer_growable(4096);
-    ms_hello_answer fixed = {.version = 1, .session_timeout_ms = 10000};
+    ms_hello_answer fixed = {.version = 1, .session_timeout_ms = 10000, .cluster = self->cluster};
     uint8_t secret[MS_SECRET_BYTES] = {0};
     MS_WRITER_STRUCT(&out, &fixed);
     ms_writer_string(&out, "double", 6);
@@ -333,9 +334,11 @@ typedef struct node {
     char unix_path[108];
     char address[64];
     st_status status;
+    bool keeps_files; /* for the next start */
 } node;
 
 static inline void node_folder(node *self) {
+    self->keeps_files = false;
     snprintf(self->folder, sizeof self->folder, "/dev/shm/st-test-XXXXXX");
     CHECK(mkdtemp(self->folder) != NULL);
     snprintf(self->unix_path, sizeof self->unix_path, "%s/socket", self->folder);
@@ -352,6 +355,7 @@ static inline void node_start(node *self, uint64_t size_bytes, const char *maste
     config.size_bytes = size_bytes;
     config.ready_bytes = size_bytes;
     config.master = master_address;
+    config.keep_files = self->keeps_files;
     if (st_open(&config, &self->server, error) != MS_OK) {
         fprintf(stderr, "%s\n", error);
         abort();
@@ -372,8 +376,8 @@ static inline void node_stop(node *self) {
 }
 
 static inline void node_remove_folder(const node *self) {
-    static const char *const names[] = {"header",  "lock",      "socket",
-                                        "words-0", "payload-0", "views"};
+    static const char *const names[] = {"header",    "lock",  "socket",    "words-0",
+                                        "payload-0", "views", "geometry-0"};
     char path[192];
     for (size_t at = 0; at < sizeof names / sizeof names[0]; at++) {
         snprintf(path, sizeof path, "%s/%s", self->folder, names[at]);
@@ -393,6 +397,16 @@ static inline void node_print_log(node *self) {
     int severity;
     while (st_next_log(self->server, line, sizeof line, &severity) != 0)
         fprintf(stderr, "[%d] %s\n", severity, line);
+}
+
+/* Takes lines out of the log, up to one that holds `text`. */
+static inline bool node_has_said(node *self, const char *text) {
+    char line[512];
+    int severity;
+    while (st_next_log(self->server, line, sizeof line, &severity) != 0)
+        if (strstr(line, text) != NULL)
+            return true;
+    return false;
 }
 
 static inline uint64_t node_counter(node *self, const char *name) {

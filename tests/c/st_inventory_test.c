@@ -55,7 +55,7 @@ static st_extent extent_of(uint32_t page, uint64_t version, const char *key) {
                        .hash = {version, ~version},
                        .parent = {1, 2},
                        .page = page,
-                       .page_count = 1 + page % 3,
+                       .page_count = 1,
                        .checksum = (uint32_t)version * 31,
                        .part = 0,
                        .part_count = 1,
@@ -94,9 +94,16 @@ static void check_extent(const st_inventory *inventory, uint32_t page, uint64_t 
     CHECK(found.tenant_length == 7 && memcmp(found.tenant, "default", 7) == 0);
 }
 
+static st_inventory_repair repair; /* of the last opening */
+
 static st_inventory *reopen(void) {
     st_inventory *inventory;
-    CHECK(st_inventory_open(folder, 0, PAGES, words, &inventory) == MS_OK);
+    st_inventory_options options = {.folder = folder,
+                                    .page_count = PAGES,
+                                    .pages_there = PAGES,
+                                    .version_max = ms_version(1, 0),
+                                    .words = words};
+    CHECK(st_inventory_open(&options, &repair, &inventory) == MS_OK);
     return inventory;
 }
 
@@ -127,7 +134,7 @@ static void test_records_are_found_again(void) {
     CHECK(found.note == 99 && found.expiry_ms == 4242 && found.flags == 1);
     CHECK(st_inventory_find(inventory, ST_LOG_PAGES, &found));
     CHECK(found.note == 12 && found.expiry_ms == 1012 && found.flags == 5);
-    CHECK(st_inventory_live_pages(inventory) == 1u + 5 % 3 + 1u + ST_LOG_PAGES % 3);
+    CHECK(st_inventory_live_pages(inventory) == 2);
 
     uint64_t page = 0;
     CHECK(st_inventory_next(inventory, &page, &found) && found.page == 5 && page == 6);
@@ -209,12 +216,32 @@ static void test_a_torn_tail_is_cut(void) {
         log_write("inventory-0-000000", torn, size);
         inventory = reopen();
         CHECK(st_inventory_count(inventory) == (at - 16) / record);
+        CHECK(repair.logs_cut == 1 && repair.bytes_cut > 0 && repair.dropped == 0);
         st_inventory_close(inventory);
+    }
+    for (size_t at = 0; at < 8 * 8; at++) { /* in a word: that object alone is gone */
+        log_write("inventory-0-000000", bytes, size);
+        words[at / 8] ^= UINT64_C(1) << (at * 7 % 64);
+        inventory = reopen();
+        CHECK(st_inventory_count(inventory) == 7);
+        st_extent found;
+        CHECK(!st_inventory_find(inventory, (uint32_t)at / 8, &found));
+        st_inventory_close(inventory);
+        words[at / 8] ^= UINT64_C(1) << (at * 7 % 64);
+    }
+    for (size_t length = 0; length < used; length++) { /* shorter than it was, by any number */
+        log_write("inventory-0-000000", bytes, length);
+        inventory = reopen();
+        CHECK(st_inventory_count(inventory) == (length < 16 ? 0 : (length - 16) / record));
+        seal(inventory, 100, 300, "after the cut");
+        st_inventory_close(inventory);
+        words[100] = 0;
     }
     memset(torn, 0xff, size); /* not a log at all */
     log_write("inventory-0-000000", torn, size);
     inventory = reopen();
     CHECK(st_inventory_count(inventory) == 0);
+    CHECK(repair.logs_cut == 1 && repair.bytes_cut == size);
     seal(inventory, 1, 400, "new");
     st_inventory_close(inventory);
     inventory = reopen();
@@ -357,6 +384,107 @@ static void test_a_kill_inside_compaction_loses_nothing(void) {
     CHECK(step > 30);
 }
 
+/* Records that are whole and cannot be true: each is dropped, and what lies around it stays. */
+static void test_records_that_make_no_sense_are_dropped(void) {
+    static const struct {
+        const char *what;
+        uint32_t page, page_count;
+        uint64_t version;
+        uint16_t part, part_count, key_length;
+        uint8_t tenant_length;
+        uint64_t size;
+    } cases[] = {
+        {"beyond the segment", PAGES - 1, 2, 90, 0, 1, 3, 7, 1},
+        {"beyond what is there", PAGES - 50, 1, 90, 0, 1, 3, 7, 1},
+        {"no pages", 20, 0, 90, 0, 1, 3, 7, 1},
+        {"pages that wrap", 20, UINT32_MAX, 90, 0, 1, 3, 7, 1},
+        {"newer than any version", 20, 1, UINT64_C(1) << 60, 0, 1, 3, 7, 1},
+        {"no key", 20, 1, 90, 0, 1, 0, 7, 1},
+        {"a part that is not", 20, 1, 90, 2, 2, 3, 7, 1},
+        {"too many parts", 20, 1, 90, 0, 9999, 3, 7, 1},
+        {"a tenant that is too long", 20, 1, 90, 0, 1, 3, 200, 1},
+        {"larger than any object", 20, 1, 90, 0, 1, 3, 7, UINT64_MAX},
+        {"over an older extent", 5, 30, 95, 0, 1, 3, 7, 1},
+        {"over a newer extent", 5, 30, 40, 0, 1, 3, 7, 1},
+    };
+    static const char names[256 + 1024] = "default";
+    for (size_t at = 0; at < sizeof cases / sizeof cases[0]; at++) {
+        start_over();
+        st_inventory *inventory = reopen();
+        seal(inventory, 4, 80, "before");
+        seal(inventory, 30, 81, "behind");
+        st_extent extent = extent_of(cases[at].page, cases[at].version, "");
+        extent.page_count = cases[at].page_count;
+        extent.part = cases[at].part;
+        extent.part_count = cases[at].part_count;
+        extent.key_length = cases[at].key_length;
+        extent.tenant_length = cases[at].tenant_length;
+        extent.size = cases[at].size;
+        extent.tenant = extent.key = (const uint8_t *)names;
+        CHECK(st_inventory_reserve(inventory, &extent) == MS_OK);
+        words[extent.page] = ms_word(extent.version, 1);
+        st_inventory_commit(inventory, &extent);
+        st_inventory_close(inventory);
+        st_inventory_options options = {.folder = folder,
+                                        .page_count = PAGES,
+                                        .pages_there = PAGES - 50,
+                                        .version_max = ms_version(1, 0),
+                                        .words = words};
+        CHECK(st_inventory_open(&options, &repair, &inventory) == MS_OK);
+        bool is_newer = strcmp(cases[at].what, "over an older extent") == 0;
+        st_extent found;
+        CHECK(repair.dropped == 1 && repair.logs_cut == 0);
+        CHECK(st_inventory_find(inventory, 4, &found) && found.version == 80);
+        CHECK(st_inventory_find(inventory, 30, &found) == !is_newer);
+        CHECK(st_inventory_find(inventory, cases[at].page, &found) == is_newer);
+        st_inventory_close(inventory);
+    }
+    /* A word that says "live" though the log says that it was freed: one bit has flipped. */
+    start_over();
+    st_inventory *inventory = reopen();
+    seal(inventory, 4, 80, "freed");
+    free_extent(inventory, 4, 80);
+    st_inventory_close(inventory);
+    words[4] |= 1;
+    inventory = reopen();
+    CHECK(st_inventory_count(inventory) == 0 && repair.dropped == 1);
+    st_inventory_close(inventory);
+}
+
+/* Bytes of chance, and good logs with some of their bytes changed: whatever is found is one of what was put. */
+static void test_a_log_of_hostile_bytes_ends_well(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    for (uint32_t page = 0; page < 64; page++)
+        seal(inventory, page, 30 + page, "a key");
+    for (uint32_t page = 0; page < 64; page += 3)
+        CHECK(st_inventory_note(inventory, page, 900 + page, 7, 1) == MS_OK);
+    st_inventory_close(inventory);
+    uint8_t *bytes;
+    size_t size = log_size("inventory-0-000000", &bytes);
+    uint8_t *hostile = malloc(size);
+    uint64_t seed = 88172645463325252u;
+    for (int round = 0; round < 3000; round++) {
+        memcpy(hostile, bytes, size);
+        for (int change = 0; change < 1 + round % 7; change++) {
+            seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17; /* xorshift64 */
+            size_t at = (size_t)(seed % (round % 2 != 0 ? 12 * 1024 : size));
+            hostile[at] = (uint8_t)(seed >> 32);
+            if (round % 5 == 0) /* a length that lies */
+                memcpy(hostile + at / 8 * 8, &seed, sizeof(uint32_t));
+        }
+        log_write("inventory-0-000000", hostile, round % 11 == 0 ? (size_t)(seed % size) : size);
+        inventory = reopen();
+        uint64_t page = 0;
+        st_extent found;
+        while (st_inventory_next(inventory, &page, &found))
+            check_extent(inventory, found.page, 30 + found.page, "a key");
+        st_inventory_close(inventory);
+    }
+    free(hostile);
+    free(bytes);
+}
+
 static void test_long_keys_and_growth(void) {
     start_over();
     st_inventory *inventory = reopen();
@@ -384,6 +512,8 @@ int main(void) {
     test_a_kill_at_any_step_loses_nothing_acknowledged();
     test_compaction_keeps_records_and_notes();
     test_a_kill_inside_compaction_loses_nothing();
+    test_records_that_make_no_sense_are_dropped();
+    test_a_log_of_hostile_bytes_ends_well();
     test_long_keys_and_growth();
     st_inventory_erase(folder);
     CHECK(rmdir(folder) == 0);

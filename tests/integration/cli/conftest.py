@@ -189,7 +189,8 @@ def running() -> Iterator[Running]:
         processes = [home.start("up", "--port", "0", "--size", "64MiB", "--json")]
         try:
             up = processes[0].first_document("up")
-            flags = ["--name", "node-b", "--host", "host-b", "--pool-size", "32MiB", "--no-grpc"]
+            flags = ["--name", "node-b", "--host", "host-b", "--pool-size", "32MiB", "--no-grpc",
+                     "--no-keep"]  # fmt: skip
             processes.append(home.start("server", "--json", "--master", up["master"], *flags))
             second = processes[1].first_document("server")
             yield Running(home, up, second)

@@ -83,16 +83,30 @@ def test_a_stop_leaves_the_identity_and_nothing_else(host: Host) -> None:
     assert again.endpoints.incarnation == 2
 
 
-def test_after_a_kill_it_starts_empty_under_the_same_id_and_says_so(host: Host) -> None:
+def test_a_stop_leaves_what_is_in_the_pool_unless_told_otherwise(host: Host) -> None:
     master = host.master()
-    server = host.server(master)
+    server = host.server(master, name="node-a")
+    with Client(master.address, strict=True) as client:
+        assert client.put("key", b"value")
+        assert server.stop() == 0
+        assert {"payload-0", "words-0", "header", "lock", "views"} <= files_of(server)
+        again = host.server(master, name="node-a", keep=False)
+        again.wait_log("kept extents=1")
+        wait_until(lambda: client.get("key") == b"value")
+        assert again.stop() == 0
+    assert files_of(again) == {"header", "lock"}
+
+
+def test_what_cannot_be_kept_is_said(host: Host) -> None:
+    master = host.master()
+    server = host.server(master, name="node-a")
     with Client(master.address, strict=True) as client:
         assert client.put("key", b"value")
         server.kill()
-        again = host.server(master)
+        (Path(server.endpoints.segment_dir) / "words-0").unlink()
+        again = host.server(master, name="node-a")
+        again.wait_log("starts_empty reason=")
         assert again.endpoints.node_id == server.endpoints.node_id
-        assert again.endpoints.incarnation == 2
-        again.wait_log("starts_empty")
         wait_until(lambda: client.get("key") is None)
         wait_until(lambda: client.put("key", b"other") is True)
         assert client.get("key") == b"other"

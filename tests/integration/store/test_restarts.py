@@ -1,0 +1,161 @@
+"""Kills and restarts of real processes while one client stays open: nothing acknowledged is lost.
+
+Every object proves itself: its bytes follow from its key, so a wrong read cannot pass for a
+right one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Iterable
+
+import pytest
+
+from mooncake_store.client import Client
+from mooncake_store.config import MIB
+from mooncake_store.errors import StoreError
+
+from .conftest import Host, Running
+
+
+def value_of(key: str) -> bytes:
+    """Return the bytes of a key's object: 64 B to 40 KiB."""
+    seed = hashlib.sha256(key.encode()).digest()
+    return seed * (2 + int.from_bytes(seed[:2], "little") % 1280)
+
+
+def read(client: Client, key: str) -> bool:
+    """Return whether a key is there now; a wrong answer ends the test."""
+    got = client.get(key)
+    assert got is None or got == value_of(key), f"{key} is another object"
+    return got is not None
+
+
+def wait_readable(client: Client, keys: Iterable[str], within_s: float) -> None:
+    deadline_s = time.monotonic() + within_s
+    left = list(keys)
+    while left := [key for key in left if not read(client, key)]:
+        assert time.monotonic() < deadline_s, f"{len(left)} are missing, {left[:3]}"
+        time.sleep(0.01)
+
+
+def put_all(client: Client, keys: Iterable[str]) -> None:
+    for key in keys:
+        assert client.put(key, value_of(key)) is True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("killed", ["server", "master", "both"])
+def test_everything_acknowledged_is_readable_after_a_kill(host: Host, killed: str) -> None:
+    port = free_port()
+    master = host.master(port=port)
+    server = host.server(master, name="node-a")
+    keys = [f"{killed}-{number}" for number in range(300)]
+    with Client(master.address) as client:
+        put_all(client, keys)
+        for turn in range(3):
+            if killed in ("server", "both"):
+                server.kill()
+            if killed in ("master", "both"):
+                master.kill()
+                master = host.master(port=port)
+            if killed in ("server", "both"):
+                server = host.server(master, name="node-a")
+                server.wait_log("kept extents=")
+            wait_readable(client, keys, 15.0)
+            more = [f"{killed}-{turn}-{number}" for number in range(20)]
+            put_all(client, more)
+            keys += more
+        with Client(master.address) as fresh:  # nothing cached: what the master itself knows
+            wait_readable(fresh, keys, 5.0)
+            assert len(list(fresh.list(f"{killed}-"))) == len(keys)
+
+
+def test_a_server_killed_during_puts_loses_no_acknowledged_one(host: Host) -> None:
+    master = host.master()
+    server = host.server(master, name="node-a", pool_size_bytes=64 * MIB)
+    acknowledged: list[str] = []
+    stop = threading.Event()
+    refused = 0
+
+    def put_and_read(client: Client, name: str) -> None:
+        nonlocal refused
+        number = 0
+        while not stop.is_set():
+            key = f"{name}-{number}"
+            number += 1
+            try:
+                client.put(key, value_of(key))
+                acknowledged.append(key)
+            except StoreError:
+                refused += 1
+            read(client, key)
+
+    with Client(master.address) as client:
+        threads = [
+            threading.Thread(target=put_and_read, args=(client, name)) for name in ("a", "b")
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                before = len(acknowledged)
+                deadline_s = time.monotonic() + 15.0
+                while len(acknowledged) < before + 20:
+                    assert time.monotonic() < deadline_s, f"{refused} puts refused, none goes"
+                    time.sleep(0.005)
+                server.kill()
+                server = host.server(
+                    master, name="node-a", pool_size_bytes=64 * MIB, ready_size_bytes=MIB
+                )
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(20)
+        assert len(acknowledged) > 400
+        wait_readable(client, acknowledged, 20.0)
+
+
+def test_an_object_read_over_shared_memory_stays_readable_while_its_server_is_away(
+    host: Host,
+) -> None:
+    master = host.master()
+    server = host.server(master, name="node-a")
+    with Client(master.address) as client:
+        put_all(client, ["one"])
+        assert read(client, "one")
+        server.kill()
+        assert read(client, "one")  # a cached location, and the mapped memory
+        host.server(master, name="node-a").wait_log("adopted")
+        assert read(client, "one")
+
+
+def test_hard_pins_and_ttls_survive_the_master(host: Host) -> None:
+    port = free_port()
+    master = host.master(port=port)
+    server: Running = host.server(master, name="node-a")
+    with Client(master.address, strict=True) as client:
+        client.put("hard", value_of("hard"), hard_pin=True)
+        client.put("short", value_of("short"), ttl_s=3.0)
+        client.put("long", value_of("long"), ttl_s=3600.0)
+        master.kill()
+        server.kill()
+        master = host.master(port=port)
+        host.server(master, name="node-a")
+        wait_readable(client, ["hard", "long"], 15.0)
+        hard, long = client.stat("hard"), client.stat("long")
+        assert hard is not None and hard.is_hard_pinned
+        assert long is not None and 3500 < (long.ttl_s or 0) <= 3600
+        deadline_s = time.monotonic() + 10.0
+        while client.exists("short"):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
