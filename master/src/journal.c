@@ -52,6 +52,9 @@ static void append_format(ma_journal *journal, int64_t wall_ms, int level, const
     va_end(arguments);
 }
 
+static const char *const kind_names[MA_LOG_KINDS] = {"start",   "frame", "server",
+                                                     "session", "space", "tombstone"};
+
 void ma_log(ma_master *master, ma_log_kind kind, int level, const char *format, ...) {
     if (level < master->config.log_level)
         return;
@@ -60,8 +63,8 @@ void ma_log(ma_master *master, ma_log_kind kind, int level, const char *format, 
     pthread_mutex_lock(&journal->lock);
     if (journal->rates[kind].second != second) {
         if (journal->rates[kind].suppressed != 0)
-            append_format(journal, wall_ms, MA_WARNING, "lines_suppressed kind=%d count=%u",
-                          (int)kind, (unsigned)journal->rates[kind].suppressed);
+            append_format(journal, wall_ms, MA_WARNING, "lines_suppressed kind=%s count=%u",
+                          kind_names[kind], (unsigned)journal->rates[kind].suppressed);
         journal->rates[kind].second = second;
         journal->rates[kind].count = journal->rates[kind].suppressed = 0;
     }

@@ -50,3 +50,41 @@ def test_a_line_is_text_or_json(logger: logging.Logger, capsys: pytest.CaptureFi
     }
     assert second["level"] == "warning"
     assert second["text"] == "a sentence of a library, with=equals"
+
+
+def test_a_flood_is_one_line_a_second_and_a_count() -> None:
+    limit = logs.RateLimit(burst=5)
+    written = [step for step in range(100) if limit.admit("put_refused", step / 50)]
+    assert written[:5] == [0, 1, 2, 3, 4]
+    assert len(written) == 6  # two seconds
+    assert limit.admit("server_gone", 2.0)
+    assert limit.suppressed("server_gone", 2.0) == []
+    assert limit.suppressed("put_refused", 2.0) == [("put_refused", 94)]
+    assert limit.suppressed("put_refused", 2.0) == []
+
+
+def test_a_flood_that_ended_is_counted_beside_the_next_line_of_anything() -> None:
+    limit = logs.RateLimit(burst=1)
+    assert [limit.admit("put_refused", 0.0) for _ in range(4)] == [True, False, False, False]
+    assert limit.suppressed("stopped", 0.5) == []
+    assert limit.suppressed("stopped", 1.5) == [("put_refused", 3)]
+
+
+def test_lines_of_a_process_are_limited_by_event(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    logs.configure("text", "info")
+    for number in range(30):
+        logs.log_event(logger, logging.WARNING, "put_refused", client=f"client-{number}")
+    logs.log_event(logger, logging.INFO, "server_ready", server=0)
+    now += 2
+    logs.log_event(logger, logging.WARNING, "put_refused", client="later")
+    events = [line.split(" ", 2)[2] for line in capsys.readouterr().err.splitlines()]
+    assert events == [
+        *(f"put_refused client=client-{number}" for number in range(5)),
+        "server_ready server=0",
+        "lines_suppressed event=put_refused count=25",
+        "put_refused client=later",
+    ]
