@@ -113,6 +113,13 @@ static int take_keys(cl_job *job, PyObject *keys) {
         return take_key(job, 0, keys);
     }
     size_t count = (size_t)list_size(keys);
+    if (count > MS_BATCH_ITEMS_MAX) {
+        /* One mistake of the caller, not one of each key. */
+        cl_fail(&job->failure, MS_BAD_REQUEST, "batch", "",
+                "a batch has at most %u keys, not %zu; cut it", MS_BATCH_ITEMS_MAX, count);
+        raise_error(job, NULL, MS_BAD_REQUEST);
+        return -1;
+    }
     job->count = count;
     if (count > 1) {
         job->items = calloc(count, sizeof *job->items);
@@ -394,10 +401,11 @@ void cl_job_release(cl_job *job) {
 static ms_status run_get_bytes(cl_job *job) {
     /* Only what was found has bytes to be filled: gather these, so that misses are not looked up again. */
     size_t found = 0;
+    const ms_status located = job->status; /* a look-up that failed as a whole stays the cause */
     for (size_t i = 0; i < job->count; i++)
         found += job->values[i] != NULL;
     if (found == 0)
-        return MS_OK;
+        return located;
     if (found == job->count)
         return cl_get(job->client, job->items, job->count, job->deadline_ns, &job->failure);
     cl_item *items = malloc(found * sizeof *items);
@@ -413,7 +421,7 @@ static ms_status run_get_bytes(cl_job *job) {
         if (job->values[i] != NULL)
             job->items[i] = items[at++];
     free(items);
-    return status;
+    return located != MS_OK ? located : status;
 }
 
 void cl_job_run(cl_job *job) {
@@ -549,17 +557,28 @@ PyObject *cl_job_result(cl_job *job) {
     if (list == NULL)
         return NULL;
     bool has_errors = false;
+    PyObject *of_all = NULL; /* what failed as a whole is one error, however many keys there are */
     for (size_t i = 0; i < job->count; i++) {
         PyObject *value = item_value(job, i);
         if (value == NULL && !PyErr_Occurred()) {
-            value = cl_make_error(job, &job->items[i], job->items[i].status);
+            const cl_item *item = &job->items[i];
             has_errors = true;
+            if (job->status == MS_OK || item->status != job->status) {
+                value = cl_make_error(job, item, item->status);
+            } else {
+                if (of_all == NULL)
+                    of_all = cl_make_error(job, NULL, job->status);
+                value = of_all;
+                Py_XINCREF(value);
+            }
         }
         if (value == NULL || PyList_SetItem(list, (Py_ssize_t)i, value) != 0) {
+            Py_XDECREF(of_all);
             Py_DECREF(list);
             return NULL;
         }
     }
+    Py_XDECREF(of_all);
     if (!has_errors)
         return list;
     /* A tuple says that there are exceptions in it: Python need not look at every item of a good batch. */
