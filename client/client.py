@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
 from mooncake_store.client.address import parse_master
-from mooncake_store.client.config import ClientConfig
+from mooncake_store.client.config import CHECKSUMS, ClientConfig
 from mooncake_store.client.core import ClientCore, Memory, encode_key
 from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
 from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, Statistics
@@ -63,6 +63,9 @@ def open_handle(core: ClientCore, master: str | None) -> int:
     given.staging_bytes = config.staging_size_bytes
     given.allow_local = config.use_local_paths
     given.allow_relay = config.use_relay
+    if config.checksums not in CHECKSUMS:
+        raise RequestError(f"checksums: one of {', '.join(CHECKSUMS)}, not {config.checksums!r}")
+    given.checksums = CHECKSUMS.index(config.checksums)
     handle = ffi.new("uint64_t *")
     failure = ffi.new("cl_failure *")
     status = lib.cl_open(given, deadline_ns(config.connect_timeout_s), handle, failure)

@@ -102,6 +102,11 @@ class Cluster:
         self.close()
 
     @property
+    def segment_dir(self) -> str:
+        """Where the servers' memory lies, as files."""
+        return self._segments.name
+
+    @property
     def pids(self) -> list[int]:
         """Every process that serves."""
         return [self.master.pid, *(server.pid for server in self.servers)]
