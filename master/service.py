@@ -267,6 +267,20 @@ class MasterService:
                     status, f"{len(tombstones)} tombstones cannot be taken over"
                 )
 
+    def expect_member(self, node_id: bytes) -> None:
+        """Wait for this store server before answering what needs the index; before listening.
+
+        Raises:
+            StoreError: There are too many.
+        """
+        status = lib.ma_expect_member(self._handle(), node_id)
+        if status != Status.OK:
+            raise error_from_status(status, "a member of the cluster cannot be expected")
+
+    def tombstones_settled(self) -> int:
+        """Return how many of the tombstones that were added or kept, in order, are done with."""
+        return int(lib.ma_tombstones_settled(self._handle()))
+
     def take_tombstones(self) -> tuple[Tombstone, ...]:
         """Return the tombstones that the coordinator is to keep; each is given out once."""
         found: list[Tombstone] = []
