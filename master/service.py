@@ -15,6 +15,7 @@ from mooncake_store.coordination import Leadership, Tombstone
 from mooncake_store.errors import ClosedError, Status, error_from_status
 from mooncake_store.logs import log_event
 from mooncake_store.master.config import POLICIES, MasterConfig
+from mooncake_store.version import version_number
 
 __all__ = ["MasterService", "Member", "Metric", "OpTimes", "Sample"]
 
@@ -117,6 +118,7 @@ class MasterService:
         native.cluster = leadership.cluster
         native.secret = leadership.secret
         native.name = name
+        native.version = version_number()
         native.log_level = logging.getLevelName(config.log_level.upper())
         native.policy = POLICIES.index(config.eviction)
         for field in (

@@ -39,6 +39,7 @@ typedef struct ma_config {
     uint32_t connections_max;      /* of clients, tools and servers together */
     uint32_t answers_kept_max;     /* answers kept for repeats, a session */
     uint64_t placement_seed;       /* makes placement repeatable in tests */
+    uint32_t version;              /* of the package, see the metric master_version */
     int32_t log_level;             /* lines below this are not written: 10 debug, 20 info, ... */
 } ma_config;
 
