@@ -538,6 +538,61 @@ static void the_highest_note_counts(void) {
     harness_close(h);
 }
 
+static ms_status tell_noted(uint32_t server, const char *key, uint64_t version, uint64_t note,
+                            uint8_t flags, uint32_t page) {
+    ms_inventory_item item = {.hash = harness_hash(h, key),
+                              .version = version,
+                              .size = 1,
+                              .note = note,
+                              .flags = flags,
+                              .page = page,
+                              .page_count = 1,
+                              .part_count = 1,
+                              .key_length = (uint16_t)strlen(key),
+                              .tenant_length = 7,
+                              .state = 1};
+    return md_inventory(h->core, h->now, server, 1, &item, (const uint8_t *)"default",
+                        (const uint8_t *)key);
+}
+
+/* A master made copies, a note came meanwhile and was answered by the holders, and it died before the copies had
+ * the note.  The highest version alone would bring back what was noted before. */
+static void a_note_outranks_a_copy_that_does_not_have_it(void) {
+    harness_open_default(h);
+    h->holds_frees = true;
+    uint32_t a, b;
+    EXPECT(harness_join_as(h, 0, 1, 20, 20, "", &a) == MS_OK);
+    EXPECT(harness_join_as(h, 1, 1, 20, 20, "", &b) == MS_OK);
+    EXPECT(tell_noted(a, "holder first", 10, 30, MS_OBJECT_HARD_PIN, 0) == MS_OK);
+    EXPECT(tell_noted(b, "holder first", 20, 20, 0, 0) == MS_OK);
+    EXPECT(tell_noted(b, "copy first", 20, 20, 0, 1) == MS_OK);
+    EXPECT(tell_noted(a, "copy first", 10, 30, MS_OBJECT_HARD_PIN, 1) == MS_OK);
+    EXPECT(tell_noted(a, "noted before", 10, 15, MS_OBJECT_HARD_PIN, 2) == MS_OK);
+    EXPECT(tell_noted(b, "noted before", 20, 20, 0, 2) == MS_OK);
+    EXPECT(tell_noted(a, "copy noted too", 10, 30, 0, 3) == MS_OK);
+    EXPECT(tell_noted(b, "copy noted too", 20, 31, MS_OBJECT_HARD_PIN, 3) == MS_OK);
+    EXPECT(md_inventory_end(h->core, h->now, a, 1) == MS_OK &&
+           md_inventory_end(h->core, h->now, b, 1) == MS_OK);
+    harness_drain(h);
+    harness_check(h);
+    EXPECT(h->free_count == 4); /* of each key the one that does not count */
+    const struct {
+        const char *key;
+        uint64_t version;
+        uint32_t flags;
+    } wanted[] = {{"holder first", 10, MS_OBJECT_HARD_PIN},
+                  {"copy first", 10, MS_OBJECT_HARD_PIN},
+                  {"noted before", 20, 0},
+                  {"copy noted too", 20, MS_OBJECT_HARD_PIN}};
+    for (uint32_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        ms_location_view location;
+        EXPECT(harness_lookup(h, wanted[i].key, &location) == MS_OK);
+        EXPECT(location.head.version == wanted[i].version && location.head.replica_count == 1);
+        EXPECT(location.head.flags == wanted[i].flags);
+    }
+    harness_close(h);
+}
+
 static void a_server_in_the_same_life_keeps_what_it_has(void) {
     harness_open_default(h);
     uint32_t server = harness_add_server(h, 0, 20);
@@ -1343,6 +1398,7 @@ int main(void) {
     an_inventory_rebuilds_the_index();
     an_inventory_tells_whose_an_object_is();
     the_highest_note_counts();
+    a_note_outranks_a_copy_that_does_not_have_it();
     a_server_in_the_same_life_keeps_what_it_has();
     a_new_life_has_what_its_inventory_names();
     objects_leave_when_the_grace_is_over_and_come_back();

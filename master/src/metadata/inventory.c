@@ -161,6 +161,10 @@ static ms_status take_replica(md_core *core, uint32_t record, const held *replic
     return MS_OK;
 }
 
+/* Versions of a key are ranked by their notes; a record's first note has its version.  So a copy that a former
+ * master was making ranks below the object whose note came while it was being made (note_ranks). */
+static uint64_t rank_of(uint64_t version, uint64_t note) { return note > version ? note : version; }
+
 static ms_status take(md_core *core, const held *replica) {
     uint64_t pages = 0;
     for (uint32_t i = 0; i < replica->extent_count; i++)
@@ -172,11 +176,18 @@ static ms_status take(md_core *core, const held *replica) {
     if (writing != 0 && md_record_at(shard, writing)->version == replica->version)
         return MS_OK;
     uint32_t record = md_index_find(shard, replica->hash, MD_RECORD_COMPLETE);
-    uint64_t known = record == 0 ? 0 : md_record_at(shard, record)->version;
-    /* Of a key the highest version wins, whenever its server comes. */
+    uint64_t known = 0, rank = rank_of(replica->version, replica->note), known_rank = 0;
+    if (record != 0) {
+        md_record *of = md_record_at(shard, record);
+        const md_extra *extra = md_record_extra(shard, of);
+        known = of->version;
+        known_rank = rank_of(known, extra == NULL ? 0 : extra->note);
+    }
+    /* Of a key the highest rank wins, whenever its server comes. */
     if (pages != ms_pages_of(replica->size) || is_expired ||
         server_at(core, replica->server)->is_condemned ||
-        replica->version <= md_tombstone_version(core, replica->hash) || replica->version < known)
+        replica->version <= md_tombstone_version(core, replica->hash) ||
+        (replica->version != known && rank < known_rank))
         return refuse(core, replica->server, replica->hash, replica->segment, replica->extents,
                       replica->extent_count, replica->version);
     if (record != 0 && replica->version == known)
