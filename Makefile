@@ -16,7 +16,7 @@ OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help tools setup native demo test check c-test hunt py-test format protos metrics-page bench-peer clean
+.PHONY: help tools setup native demo test check c-test hunt model py-test format protos metrics-page bench-peer clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -27,6 +27,7 @@ help: tools
 	@echo "make check       lint, types, import rules, C format"
 	@echo "make c-test      the C tests: plain, under ASan+UBSan, under TSan"
 	@echo "make hunt        look for a stale read in a million (READS=...), twice"
+	@echo "make model       search the models of the protocol (FLAGS=--full: all of their states)"
 	@echo "make py-test     the Python tests"
 	@echo "make format      lay out Python and C"
 	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
@@ -83,6 +84,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy protocol-model/check.py protocol-model/protocol_model
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 	$(if $(strip $(OUR_C)),$(BIN)/clang-format --dry-run -Werror -ferror-limit=1 $(OUR_C))
@@ -101,6 +103,10 @@ hunt: setup
 	$(BIN)/python tests/c/run.py --variant plain stale_read_hunt_test store_hunt_test
 	build/c-test/plain/stale_read_hunt_test $(READS) $(SEED)
 	build/c-test/plain/store_hunt_test $(READS) $(SEED)
+
+# Python alone is enough. A part of it is in every py-test.
+model: tools
+	$(PYTHON) protocol-model/check.py $(FLAGS)
 
 protos: setup
 	$(BIN)/python native/generate_protos.py

@@ -1,0 +1,1 @@
+"""Models of the object protocol (docs/protocol.md), and the search through their states."""

@@ -1,0 +1,1 @@
+"""Objects of several extents and replicas: copies, notes, pins, views, tombstones, outages."""
