@@ -313,7 +313,7 @@ def master_check(target: Target, timeout_s: float) -> Check:
     """Does the master that commands would talk to answer?"""
     from mooncake_store.client import Client
 
-    where = f"{target.master} ({target.origin})"
+    where = f"{target.shown} ({target.origin})"
     started = time.perf_counter()
     try:
         with Client(target.master, strict=True, connect_timeout_s=timeout_s) as store:
@@ -329,7 +329,7 @@ def master_check(target: Target, timeout_s: float) -> Check:
     ready = sum(member.state == "ready" for member in members)
     why = f"{where} answers in {elapsed_ms:.1f} ms; {ready} of {len(members)} store servers ready"
     if ready == 0:
-        return Check("master", WARN, why, f"mooncake-store server --master {target.master}")
+        return Check("master", WARN, why, f"mooncake-store server --master {target.shown}")
     return Check("master", OK, why)
 
 

@@ -10,7 +10,7 @@ from mooncake_store.cli.contexts import TABLES, read_document
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output
-from mooncake_store.config import example, load, read_file
+from mooncake_store.config import example, load, read_file, without_password
 
 
 def components() -> dict[str, type[Any]]:
@@ -51,8 +51,9 @@ def show(output: Output, names: tuple[str, ...], origin: bool, config: str | Non
         for item in loaded.settings:
             value = getattr(loaded.values, item.field)
             where = loaded.origins[item.field]
-            shown[component][item.name] = {"value": item.format(value), "origin": where}
-            row = [f"{component}.{item.name}", item.format(value) or '""']
+            text = without_password(item.format(value))
+            shown[component][item.name] = {"value": text, "origin": where}
+            row = [f"{component}.{item.name}", text or '""']
             rows.append([*row, where] if origin else row)
     if output.is_json:
         output.document(shown)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mooncake_store.config import default_path, read_file
+from mooncake_store.config import default_path, read_file, without_password
 from mooncake_store.errors import ConfigError
 from mooncake_store.runtime import DEFAULT_PORT, runtime_dir
 
@@ -46,6 +46,11 @@ class Target:
 
     master: str
     origin: str
+
+    @property
+    def shown(self) -> str:
+        """The address as it may be printed."""
+        return without_password(self.master)
 
 
 def read_document(config: str | None) -> tuple[dict[str, Any], str]:

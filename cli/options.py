@@ -144,7 +144,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         target = resolve(master, context, document)
         if timeout is not None and timeout <= 0:
             raise ConfigError("--timeout is above 0")
-        output.target = f"{target.master} ({target.origin})"
+        output.target = f"{target.shown} ({target.origin})"
         if not output.verbosity:
             # What the SDK warns of, the command says in its own words.
             logging.getLogger("mooncake_store").addHandler(logging.NullHandler())

@@ -31,8 +31,8 @@ def command(output: Output, access: Access, wait: float, servers: int) -> int:
             with access.client() as store:
                 ready = sum(member.state == "ready" for member in store.members())
             if ready >= servers:
-                output.result({"ready": True, "servers": ready, "master": access.target.master}, "")
-                output.note(f"ready: {ready} servers at {access.target.master}")
+                output.result({"ready": True, "servers": ready, "master": access.target.shown}, "")
+                output.note(f"ready: {ready} servers at {access.target.shown}")
                 return ExitCode.OK
             error: StoreError = UnavailableError(f"{ready} of {servers} store servers are ready")
         except StoreError as failure:

@@ -41,7 +41,7 @@ def command(
     def ready(endpoints: Any) -> None:
         if output.is_json or announce:
             output.document(asdict(endpoints))
-        output.note(f"{endpoints.name} serves {loaded.values.master}")
+        output.note(f"{endpoints.name} serves {endpoints.master}")
 
     def open_objects(master: str) -> Any:
         from mooncake_store.client import Client

@@ -69,7 +69,7 @@ def command(output: Output, access: Access, watch: float | None) -> int:
         while True:
             snapshot = take(store, time.monotonic())
             if output.is_json:
-                master = {"address": access.target.master, "origin": access.target.origin}
+                master = {"address": access.target.shown, "origin": access.target.origin}
                 output.document({"master": master, **snapshot.document()})
             else:
                 print(text_of(snapshot, output.target, is_verbose=output.verbosity > 0), flush=True)

@@ -136,7 +136,7 @@ def command(output: Output, access: Access, once: bool, interval: float) -> int:
         for snapshot, rates in pictures(store, interval):
             if output.is_json:
                 output.document({
-                    "master": {"address": access.target.master, "origin": access.target.origin},
+                    "master": {"address": access.target.shown, "origin": access.target.origin},
                     **snapshot.document(), "per_second": rates,
                 })  # fmt: skip
             else:

@@ -35,14 +35,12 @@ class Leader:
         epoch: Of its leadership; 0: not told.
         unix_path: Its socket for processes of its host; empty: none.
         boot_id: Of that host, hexadecimal.
-        is_serving: Clients may come; before that only store servers do, with their inventories.
     """
 
     address: str
     epoch: int = 0
     unix_path: str = ""
     boot_id: str = ""
-    is_serving: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +136,10 @@ class Coordinator(Protocol):
             node_id: The server's 16 bytes.
             incarnation_min: What its own files say it must be at least.
         """
+        ...
+
+    async def members(self) -> frozenset[bytes]:
+        """Return the ids of the store servers that have ever started in this cluster."""
         ...
 
     async def close(self) -> None:

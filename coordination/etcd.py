@@ -73,7 +73,6 @@ def leader_of(value: bytes) -> Leader | None:
             epoch=int(document["epoch"]),
             unix_path=str(document.get("unix_path", "")),
             boot_id=str(document.get("boot_id", "")),
-            is_serving=bool(document.get("is_serving", True)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -222,7 +221,6 @@ class EtcdCoordinator:
             "address": leader.address,
             "unix_path": leader.unix_path,
             "boot_id": leader.boot_id,
-            "is_serving": leader.is_serving,
         }
         put = Put(self._key("leader"), json.dumps(told).encode(), self._keeper.lease)
         async with self._writing:
@@ -353,6 +351,13 @@ class EtcdCoordinator:
             )
             if outcome.is_met:
                 return incarnation
+
+    async def members(self) -> frozenset[bytes]:
+        prefix = self._key("members", "")
+        found = await self._store.read(prefix, prefix_end(prefix))
+        return frozenset(
+            bytes.fromhex(entry.key[len(prefix) :].decode()) for entry in found.entries
+        )
 
     def _number(self, entry: Entry) -> int:
         try:

@@ -22,6 +22,7 @@ from mooncake_store.errors import StoreError, UnavailableError
 __all__ = ["Lease", "LeaseKeeper", "LeaseState", "boottime_ns"]
 
 _NS = 1_000_000_000
+_REVOKE_TIMEOUT_S = 1.0
 
 
 def boottime_ns() -> int:
@@ -106,8 +107,9 @@ class LeaseKeeper:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         if not self._is_lost:
-            with contextlib.suppress(StoreError):
-                await self._store.revoke(self.lease)
+            # It would end by itself; that is worth waiting for only a moment.
+            with contextlib.suppress(StoreError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._store.revoke(self.lease), _REVOKE_TIMEOUT_S)
 
     async def _keep(self) -> None:
         # An attempt and its period are a quarter of the time to live: one member that does not

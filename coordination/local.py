@@ -208,6 +208,10 @@ class LocalCoordinator:
             self._write_state(state)
         return incarnation
 
+    async def members(self) -> frozenset[bytes]:
+        state = self._read_state()
+        return frozenset() if state is None else frozenset(map(bytes.fromhex, state.members))
+
     async def close(self) -> None:
         if self._lock is not None:
             os.ftruncate(self._lock, 0)

@@ -10,6 +10,8 @@ from mooncake_store.runtime import DEFAULT_PORT, is_loopback
 
 __all__ = ["POLICIES", "MasterConfig"]
 
+_WILDCARDS = ("0.0.0.0", "::")
+
 POLICIES = ("lru", "lfu", "length_aware", "sieve")
 """Eviction policies, in the order of the C enum `md_policy`."""
 
@@ -37,7 +39,13 @@ class MasterConfig:
     name: str = setting("", "name of this master for people; empty = the host's name")
     coordinator: str = setting(
         "local",
-        "who keeps epoch and secret: local (files of this host, one cluster a port), local:FOLDER",
+        "who says which master leads: local (files of this host, one cluster a port), local:FOLDER "
+        "or etcd://[USER@]HOST,HOST/PREFIX; with etcd a second master stands by",
+    )
+    advertise: tuple[str, ...] = setting(
+        (),
+        "numeric addresses of this host that others are told, with the port for messages; empty: "
+        "the one listened on",
     )
     eviction: str = setting(
         "lru",
@@ -115,6 +123,11 @@ class MasterConfig:
             raise ConfigError(
                 f"{self.address} can be reached from other hosts, and nothing is encrypted yet",
                 hint="listen on 127.0.0.1, or say --insecure on a network that you trust",
+            )
+        if self.address in _WILDCARDS and not self.advertise and "etcd:" in self.coordinator:
+            raise ConfigError(
+                f"{self.address} is every address of this host: others must be told which to use",
+                hint="say --advertise with this host's addresses",
             )
         if self.evict_below_permille > self.evict_above_permille:
             raise ConfigError(

@@ -84,8 +84,15 @@ def _build_info(epoch: int) -> Metric:
     return info
 
 
-def exposition(service: MasterService) -> bytes:
-    """Return one scrape in Prometheus' text format."""
+class _Standby(Collector):
+    """What there is to say of a master that does not lead."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield _build_info(0)
+
+
+def exposition(service: MasterService | None) -> bytes:
+    """Return one scrape in Prometheus' text format; None: it stands by."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(MasterCollector(service))
+    registry.register(_Standby() if service is None else MasterCollector(service))
     return generate_latest(registry)

@@ -2,6 +2,10 @@
 
 The message channel is up first (a few dozen milliseconds after the start); gRPC and HTTP, whose
 libraries take ten times as long to import, follow while clients already work.
+
+With etcd it may stand by first: another master leads, and only HTTP is served, which says so. It
+tells where it is once it listens. From its lease's deadline on it answers no client; when the lease
+is lost it ends, and `run_master` begins anew as a standby.
 """
 
 from __future__ import annotations
@@ -11,17 +15,25 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mooncake_store.coordination import Coordinator, Tombstone, open_coordinator
-from mooncake_store.errors import NotLeaderError, Status, StoreError
+from mooncake_store.coordination import (
+    Coordinator,
+    Leader,
+    Leadership,
+    Lease,
+    LeaseState,
+    Tombstone,
+    open_coordinator,
+)
+from mooncake_store.errors import NotLeaderError, Status, StoreError, UnavailableError
 from mooncake_store.logs import configure
 from mooncake_store.master.config import MasterConfig
 from mooncake_store.master.service import MasterService, log
-from mooncake_store.runtime import DEFAULT_PORT, is_loopback, master_socket, runtime_dir
+from mooncake_store.runtime import DEFAULT_PORT, boot_id, is_loopback, master_socket, runtime_dir
 from mooncake_store.serving import ports
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 
@@ -34,6 +46,9 @@ __all__ = ["Endpoints", "MasterProcess", "run_master"]
 
 _LIVE_S = 2.0  # an I/O thread that did not turn for so long is stuck
 _INSECURE_REMINDER_S = 3600.0
+_ASK_PAUSE_S = 0.1
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +98,14 @@ class MasterProcess:
         self._grpc: GrpcServer | None = None
         self._grpc_service: MasterGrpcService | None = None
         self._http: HttpServer | None = None
-        self._beside: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
         self._reminder: asyncio.Task[None] | None = None
         self._tombstones: asyncio.Task[None] | None = None
+        self._lease_changes: AsyncGenerator[Lease, None] | None = None
+        self._lease: Lease | None = None  # as last heard of; None: it does not lead yet
+        self._leading: list[asyncio.Task[None]] = []  # what a leader does besides serving
         self._is_stopping = False
+        self.is_lead_lost = False
         self.ended = asyncio.Event()  # it leads no more
 
     @property
@@ -95,7 +114,7 @@ class MasterProcess:
         return self._service
 
     async def start(self) -> Endpoints:
-        """Lead, and serve the message channel; gRPC and HTTP follow by themselves.
+        """Wait for the lead, and serve the message channel; gRPC and HTTP follow by themselves.
 
         Raises:
             InUseError: A port is taken, or another master leads; the message names the process.
@@ -114,12 +133,20 @@ class MasterProcess:
             raise ports.in_use(config.address, config.port, "messages")
         raise_descriptor_limit(config.connections_max + 256)
         self._coordinator = open_coordinator(config.coordinator, port=config.port)
-        leadership = await self._coordinator.lead(f"{config.address} port {config.port or 'any'}")
+        if self._coordinator.waits_to_lead and config.http:
+            # A probe of a standby must find it alive, so HTTP does not wait for the lead.
+            self._reserve("HTTP", config.port + 2 if config.port else 0)
+            self._beside.append(asyncio.create_task(self._serve_http()))
+        leadership = await self._lead(self._coordinator)
         service = self._service = MasterService(config, leadership)
+        service.set_lease_deadline(self._lease_now.deadline_ns)
         asyncio.get_running_loop().add_reader(service.event_descriptor(), self._on_events)
-        if tombstones := await self._coordinator.tombstones():
+        self._leading.append(asyncio.create_task(self._follow_lease(service)))
+        if tombstones := await self._insist(self._coordinator.tombstones):
             service.add_tombstones(tombstones)
             await self._coordinator.drop_tombstones(())  # what is left is kept once a key
+        for node_id in await self._insist(self._coordinator.members):
+            service.expect_member(node_id)
         try:
             port = service.listen_tcp(config.address, config.port)
         except StoreError:
@@ -127,16 +154,11 @@ class MasterProcess:
                 raise ports.in_use(config.address, config.port, "messages") from None
             raise
         for offset, what, is_wanted in ((1, "gRPC", config.grpc), (2, "HTTP", config.http)):
-            if is_wanted:
+            if is_wanted and what not in self._held:
                 wanted = (
                     config.port + offset if config.port else _beside(config.address, port, offset)
                 )
-                # Beside a port of the user's own choice any other will do: it is printed.
-                self._held[what] = ports.reserve(
-                    config.address, wanted, what, any_if_taken=config.port != DEFAULT_PORT
-                )
-        if "HTTP" in self._held:
-            self._held["HTTP"].listen(128)  # a probe that comes early waits for its answer
+                self._reserve(what, wanted)
         self._endpoints = Endpoints(
             pid=os.getpid(),
             address=config.address,
@@ -156,10 +178,22 @@ class MasterProcess:
             http_port=self._endpoints.http_port,
             unix_path=self._endpoints.unix_path,
         )
-        self._beside = asyncio.create_task(self._serve_beside(self._endpoints))
+        if not self._beside and config.http:
+            self._beside.append(asyncio.create_task(self._serve_http()))
+        if config.grpc:
+            self._beside.append(asyncio.create_task(self._serve_grpc(self._endpoints)))
+        self._leading.append(asyncio.create_task(self._publish(self._endpoints)))
         if not is_loopback(config.address):
             self._reminder = asyncio.create_task(self._remind_of_insecurity())
         return self._endpoints
+
+    def _reserve(self, what: str, port: int) -> None:
+        # Beside a port of the user's own choice any other will do: it is printed.
+        held = self._held[what] = ports.reserve(
+            self._config.address, port, what, any_if_taken=self._config.port != DEFAULT_PORT
+        )
+        if what == "HTTP":
+            held.listen(128)  # a probe that comes early waits for its answer
 
     def _port_of(self, what: str) -> int | None:
         held = self._held.get(what)
@@ -176,22 +210,84 @@ class MasterProcess:
             return ""
         return path
 
+    # ---- leading ----
+
+    async def _lead(self, coordinator: Coordinator) -> Leadership:
+        config = self._config
+        if coordinator.waits_to_lead:
+            log(logging.INFO, "standing_by", coordinator=coordinator.name)
+        leadership = await coordinator.lead(f"{config.address} port {config.port or 'any'}")
+        self._lease_changes = coordinator.lease()
+        self._lease = await anext(self._lease_changes)
+        return leadership
+
+    @property
+    def _lease_now(self) -> Lease:
+        assert self._lease is not None, "it does not lead"
+        return self._lease
+
+    async def _follow_lease(self, service: MasterService) -> None:
+        """Let C know until when it may answer; end when somebody else leads."""
+        assert self._lease_changes is not None
+        async for lease in self._lease_changes:
+            service.set_lease_deadline(lease.deadline_ns)
+            before, self._lease = self._lease_now.state, lease
+            if lease.state is LeaseState.SUSPENDED:
+                log(logging.WARNING, "lease_suspended", reason="the coordinator does not answer")
+            elif lease.state is LeaseState.VALID and before is not LeaseState.VALID:
+                log(logging.INFO, "lease_valid_again")
+            elif lease.state is LeaseState.LOST:
+                service.set_lease_deadline(1)  # long ago
+                self._lose_lead("its lease has ended")
+
+    def _lose_lead(self, reason: object) -> None:
+        if not self.is_lead_lost:
+            log(logging.ERROR, "lead_lost", reason=reason)
+        self.is_lead_lost = True
+        self.ended.set()
+
+    async def _publish(self, endpoints: Endpoints) -> None:
+        """Tell others where we are. What needs the inventories of servers waits for them in C."""
+        leader = Leader(
+            address=_advertised(self._config, endpoints.port),
+            epoch=endpoints.epoch,
+            unix_path=endpoints.unix_path,
+            boot_id=boot_id().hex(),
+        )
+        coordinator = self._coordinator
+        assert coordinator is not None
+        try:
+            await self._insist(lambda: coordinator.publish(leader))
+        except StoreError as error:
+            self._lose_lead(error)  # whom nobody finds leads nothing
+            return
+        log(logging.INFO, "published", address=leader.address, epoch=leader.epoch)
+
+    async def _insist(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Ask the coordinator until it answers, or the lease is lost."""
+        while True:
+            try:
+                return await call()
+            except UnavailableError as error:
+                if self._lease_now.state is LeaseState.LOST:
+                    raise
+                log(logging.WARNING, "coordinator_unreachable", reason=error)
+                await asyncio.sleep(_ASK_PAUSE_S)
+
     # ---- gRPC and HTTP ----
 
-    async def _serve_beside(self, endpoints: Endpoints) -> None:
-        try:
-            # In threads: while a library is imported the loop goes on reading the log.
-            if "HTTP" in self._held:
-                await asyncio.to_thread(_import_http)
-                await self._start_http()
-            if "gRPC" in self._held:
-                await asyncio.to_thread(_import_grpc)
-                await self._start_grpc(endpoints)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            log(logging.ERROR, "service_failed", reason=error)
-            logging.getLogger("mooncake_store.master").debug("traceback", exc_info=True)
+    async def _serve_http(self) -> None:
+        # In a thread: while a library is imported the loop goes on reading the log.
+        with _reported():
+            await asyncio.to_thread(_import_http)
+            await self._start_http()
+
+    async def _serve_grpc(self, endpoints: Endpoints) -> None:
+        with _reported():
+            if len(self._beside) > 1:  # one after the other: imports want the whole core
+                await asyncio.wait(self._beside[:1])
+            await asyncio.to_thread(_import_grpc)
+            await self._start_grpc(endpoints)
 
     async def _start_http(self) -> None:
         from mooncake_store.master.metrics import exposition
@@ -201,7 +297,7 @@ class MasterProcess:
             live=self._live,
             ready=self._checks,
             about=self._about,
-            exposition=lambda: exposition(self.service),
+            exposition=lambda: exposition(self._service),
         )
         self._http = HttpServer(app, self._held["HTTP"])
         self._http.start()
@@ -227,23 +323,29 @@ class MasterProcess:
         log(logging.INFO, "grpc_serving", port=endpoints.grpc_port)
 
     def _about(self) -> dict[str, Any]:
-        leadership = self.service.leadership
+        if self._service is None:
+            return {"epoch": 0, "cluster": ""}
+        leadership = self._service.leadership
         return {"epoch": leadership.epoch, "cluster": f"{leadership.cluster:016x}"}
 
     def _live(self) -> Check:
-        age_s = self.service.tick_age_s()
+        if self._service is None:
+            return Check("io_thread", True, "it starts with the lead")
+        age_s = self._service.tick_age_s()
         return Check("io_thread", age_s < _LIVE_S, f"it turned {age_s:.3f} s ago")
 
     def _checks(self) -> list[Check]:
-        members = self.service.members()
+        if self._service is None or self._is_stopping:
+            reason = "it is stopping" if self._is_stopping else "it stands by: another master leads"
+            return [Check("leading", False, reason), self._live()]
+        members = self._service.members()
         ready = sum(member.state == "ready" for member in members)
-        stopping = self._is_stopping
+        lease = self._lease_now
+        reason = f"epoch {self._service.leadership.epoch}"
+        if lease.deadline_ns:
+            reason += f", its lease is {lease.state.value}"
         return [
-            Check(
-                "leading",
-                not stopping,
-                "it is stopping" if stopping else f"epoch {self.service.leadership.epoch}",
-            ),
+            Check("leading", lease.state is LeaseState.VALID, reason),
             self._live(),
             # Not a condition: servers find a master only once it is said to be ready.
             Check("store_servers", True, f"{ready} of {len(members)} are ready"),
@@ -269,8 +371,7 @@ class MasterProcess:
                 await self._coordinator.write_tombstones(tombstones)
             except NotLeaderError as error:
                 status = Status.NOT_LEADER
-                log(logging.ERROR, "lead_lost", reason=error)
-                self.ended.set()
+                self._lose_lead(error)
             except StoreError as error:
                 status = Status.IO_ERROR
                 log(logging.ERROR, "tombstones_not_kept", reason=error, count=len(tombstones))
@@ -291,11 +392,13 @@ class MasterProcess:
     async def stop(self) -> None:
         """Stop everything; calls under way have `stop_timeout_s`. Can be called at any point."""
         self._is_stopping = True
-        for task in (self._beside, self._reminder):
+        for task in (*self._beside, *self._leading, self._reminder):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+        if self._lease_changes is not None:
+            await self._lease_changes.aclose()
         timeout_s = self._config.stop_timeout_s
         stopping = [part.stop(timeout_s) for part in (self._http, self._grpc) if part is not None]
         await asyncio.gather(*stopping, return_exceptions=True)
@@ -315,6 +418,22 @@ class MasterProcess:
         if self._coordinator is not None:
             await self._coordinator.close()
         log(logging.INFO, "stopped")
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    """A service beside the message channel that fails is told of, and no more."""
+    try:
+        yield
+    except Exception as error:
+        log(logging.ERROR, "service_failed", reason=error)
+        logging.getLogger("mooncake_store.master").debug("traceback", exc_info=True)
+
+
+def _advertised(config: MasterConfig, port: int) -> str:
+    """Return where others reach us: `ip:port`, one or several with commas."""
+    hosts = config.advertise or (config.address,)
+    return ",".join(ports.format_address(host, port) for host in hosts)
 
 
 def _import_http() -> None:
@@ -338,12 +457,12 @@ def run_master(
     ready_file: Path | None = None,
     on_ready: Callable[[Endpoints], None] | None = None,
 ) -> None:
-    """Run a master until SIGTERM or SIGINT.
+    """Run a master until SIGTERM or SIGINT; one that loses the lead stands by again.
 
     Args:
         config: Its settings.
-        ready_file: Written, with its `Endpoints` as JSON, once clients can connect; removed at the
-            end.
+        ready_file: Written, with its `Endpoints` as JSON, once clients can connect; removed when it
+            leads no more.
         on_ready: Called at the same moment.
 
     Raises:
@@ -353,7 +472,10 @@ def run_master(
     configure(config.log_format, config.log_level)
 
     async def serve() -> None:
-        process = MasterProcess(config)
-        await run(process, ready_file=ready_file, on_ready=on_ready, describe=asdict)
+        while True:
+            process = MasterProcess(config)
+            was_told = await run(process, ready_file=ready_file, on_ready=on_ready, describe=asdict)
+            if was_told or not process.is_lead_lost:
+                return
 
     asyncio.run(serve())

@@ -50,6 +50,7 @@ __all__ = [
     "read_file",
     "setting",
     "settings_of",
+    "without_password",
 ]
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -129,6 +130,11 @@ def format_duration(duration_s: float) -> str:
         if number >= 1 and round(number, 9) == int(round(number, 9)):
             return f"{int(round(number, 9))}{unit}"
     return "0" if duration_s == 0 else f"{duration_s * 1e3:.6f}".rstrip("0").rstrip(".") + "ms"
+
+
+def without_password(text: str) -> str:
+    """Return an address as it may be shown: `etcd://user:***@host`."""
+    return re.sub(r"(://[^/@:]*):[^/]*@", r"\1:***@", text)
 
 
 # ---- the settings of a component -----------------------------------------------------------------

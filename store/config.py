@@ -18,6 +18,11 @@ class StoreServerConfig:
     """What a store server is told when it starts; `[server]` in the configuration file."""
 
     master: str = setting("127.0.0.1:7700", "the master to serve, as ip:port or [ip]:port")
+    coordinator: str = setting(
+        "",
+        "follow whichever master leads, instead of --master: etcd://[USER@]HOST,HOST/PREFIX or "
+        "local:FOLDER",
+    )
     pool_size_bytes: int | None = setting(
         None,
         "memory of this node that the store uses; not given: 1GiB or a quarter of what is free in "
@@ -129,6 +134,11 @@ class StoreServerConfig:
             raise ConfigError(
                 f"{self.address} is every address of this host: clients must be told which to use",
                 hint="say --advertise with this host's addresses",
+            )
+        if self.coordinator and not self.coordinator.startswith(("etcd://", "local:/")):
+            raise ConfigError(
+                f"{self.coordinator!r} is no coordinator to follow: etcd://HOST,HOST or "
+                "local:FOLDER, with the folder's absolute path"
             )
         if "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"{self.name!r} names a folder: no '/' in it, no '.' in front")

@@ -12,20 +12,28 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.config import GIB, MIB
-from mooncake_store.errors import InUseError, StoreError
+from mooncake_store.coordination import Coordinator, Leader, open_coordinator
+from mooncake_store.errors import InUseError, StoreError, UnavailableError
 from mooncake_store.logs import configure, log_event
 from mooncake_store.runtime import is_loopback, runtime_dir, shared_memory_dir
 from mooncake_store.serving import ports
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.store.objects import OpenObjects
-from mooncake_store.store.service import Place, ServerStatus, StoreService, logger
+from mooncake_store.store.service import (
+    Place,
+    ServerStatus,
+    StoreService,
+    logger,
+    read_identity,
+)
 
 if TYPE_CHECKING:
     from mooncake_store.serving.grpc_server import GrpcServer
@@ -38,6 +46,9 @@ _LIVE_S = 2.0  # I/O threads that did not turn for so long are stuck
 _INSECURE_REMINDER_S = 3600.0
 _ADOPTION_WAIT_S = 2.0
 _NODES_MAX = 64  # on one host, without names of their own
+_ASK_PAUSE_S = 0.2
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,9 @@ class StoreServerProcess:
         self._http: HttpServer | None = None
         self._beside: asyncio.Task[None] | None = None
         self._reminder: asyncio.Task[None] | None = None
+        self._coordinator: Coordinator | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._leader: Leader | None = None  # as last heard of
         self._is_stopping = False
         self.ended = asyncio.Event()
 
@@ -126,8 +140,12 @@ class StoreServerProcess:
         if "HTTP" in self._held:
             self._held["HTTP"].listen(128)  # a probe that comes early waits for its answer
         self._unix_path = self._find_unix_path()
-        service, place = await asyncio.to_thread(self._open)
+        if config.coordinator:
+            self._coordinator = open_coordinator(config.coordinator, port=0)
+        service, place = await self._open()
         self._service, self._place = service, place
+        if self._coordinator is not None:
+            self._following = asyncio.create_task(self._follow(self._coordinator, service))
         asyncio.get_running_loop().add_reader(service.log_descriptor(), service.pass_log_on)
         status = service.status()
         log_event(
@@ -158,7 +176,7 @@ class StoreServerProcess:
             grpc_port=self._ports.get("gRPC"),
             http_port=self._ports.get("HTTP"),
             unix_path=str(self._unix_path or ""),
-            master=config.master,
+            master=self._master_name,
             segment_dir=str(place.folder),
             size_bytes=status.size_bytes,
             is_adopted=status.is_adopted,
@@ -172,26 +190,94 @@ class StoreServerProcess:
             log_event(logger, logging.WARNING, "no_unix_socket", reason=error)
             return None
 
-    def _open(self) -> tuple[StoreService, Place]:
-        """Take a folder and start the pool in it: blocks while memory is touched."""
+    async def _open(self) -> tuple[StoreService, Place]:
+        """Take a folder and start the pool in it."""
         config = self._config
         root, hugetlb_dir = _root_of(config.segment_dir)
         size_bytes = config.pool_size_bytes or default_pool_size(hugetlb_dir or root)
         for name in _names(config.name):
             place = Place(name, root / name, hugetlb_dir)
+            epoch, incarnation = await self._floors(place)
             try:
-                service = StoreService(
+                # In a thread: it blocks while memory is touched.
+                service = await asyncio.to_thread(
+                    StoreService,
                     config,
                     place,
                     size_bytes=size_bytes,
                     unix_path=self._unix_path,
+                    master=None if config.coordinator else config.master,
+                    epoch_floor=epoch,
+                    incarnation_floor=incarnation,
                 )
             except InUseError:
                 if config.name:
                     raise
                 continue
+            if self._coordinator is not None and not incarnation:
+                await self._register(self._coordinator, service.status())
             return service, place
         raise InUseError(f"{_NODES_MAX} store servers run here already: give this one a --name")
+
+    # ---- who leads ----
+
+    @property
+    def _master_name(self) -> str:
+        """The master that it serves, for people."""
+        if self._coordinator is None:
+            return self._config.master
+        return self._coordinator.name if self._leader is None else self._leader.address
+
+    async def _floors(self, place: Place) -> tuple[int, int]:
+        """Return what the coordinator says: no older epoch, no lower incarnation than these."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            return 0, 0
+        epoch = await self._ask(coordinator.epoch)
+        node_id = read_identity(place.folder)
+        if node_id is None:
+            return epoch, 0
+        known = node_id  # its number is raised even if another process turns out to have the folder
+        return epoch, await self._ask(lambda: coordinator.raise_member(known, 1))
+
+    async def _register(self, coordinator: Coordinator, status: ServerStatus) -> None:
+        """Make a new node known, so that a leader to come waits for it."""
+        node_id = uuid.UUID(status.node_id).bytes
+        await self._ask(lambda: coordinator.raise_member(node_id, status.incarnation))
+
+    @staticmethod
+    async def _ask(call: Callable[[], Awaitable[Result]]) -> Result:
+        """Ask the coordinator until it answers: without one nobody leads anyway."""
+        is_told = False
+        while True:
+            try:
+                return await call()
+            except UnavailableError as error:
+                if not is_told:
+                    log_event(logger, logging.WARNING, "coordinator_unreachable", reason=error)
+                    is_told = True
+                await asyncio.sleep(_ASK_PAUSE_S)
+
+    async def _follow(self, coordinator: Coordinator, service: StoreService) -> None:
+        """Dial whoever leads."""
+        try:
+            async with contextlib.aclosing(coordinator.watch_leader()) as leaders:
+                async for leader in leaders:
+                    if leader is None:
+                        continue  # the one that we know may come back, or another is told of
+                    if self._leader is None or leader.address != self._leader.address:
+                        log_event(
+                            logger,
+                            logging.INFO,
+                            "leader",
+                            address=leader.address,
+                            epoch=leader.epoch,
+                        )
+                    self._leader = leader
+                    service.set_master(leader.address.partition(",")[0])
+        except StoreError as error:
+            log_event(logger, logging.ERROR, "leader_not_followed", reason=error)
+            self.ended.set()  # one that cannot be told of the next leader is no use
 
     @staticmethod
     async def _wait_adopted(service: StoreService) -> ServerStatus:
@@ -243,7 +329,7 @@ class StoreServerProcess:
         service = StoreGrpcService(
             self.service.engine,
             self._open_objects,
-            lambda: config.master,
+            lambda: config.coordinator or config.master,
             config.grpc_object_size_bytes,
         )
         server = GrpcServer(
@@ -265,7 +351,7 @@ class StoreServerProcess:
     def _checks(self) -> list[Check]:
         status = self.service.status()
         stopping = self._is_stopping
-        master = self._config.master
+        master = self._master_name
         return [
             Check("running", not stopping, "it is stopping" if stopping else "it is running"),
             self._live(),
@@ -308,7 +394,7 @@ class StoreServerProcess:
     async def stop(self) -> None:
         """Stop everything; calls under way have `stop_timeout_s`. Can be called at any point."""
         self._is_stopping = True
-        for task in (self._beside, self._reminder):
+        for task in (self._beside, self._following, self._reminder):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -326,6 +412,8 @@ class StoreServerProcess:
             service.pass_log_on()
             await asyncio.to_thread(service.close)
             log_event(logger, logging.INFO, "stopped")
+        if self._coordinator is not None:
+            await self._coordinator.close()
         if self._unix_path is not None:
             self._unix_path.unlink(missing_ok=True)
 

@@ -16,7 +16,7 @@ from mooncake_store.errors import ClosedError, InUseError, LimitError, Status, e
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.transfer_engine.engine import TransferEngine
 
-__all__ = ["Counter", "Place", "ServerStatus", "StoreService"]
+__all__ = ["Counter", "Place", "ServerStatus", "StoreService", "read_identity"]
 
 ffi: Any = _ffi  # its structs have no types that a checker could know
 
@@ -79,6 +79,12 @@ class ServerStatus:
     tick_age_s: float
 
 
+def read_identity(folder: Path) -> bytes | None:
+    """Return the id of the node whose files lie in a folder; None: it has none yet."""
+    node_id = ffi.new("uint8_t[16]")
+    return bytes(node_id) if lib.st_read_identity(os.fsencode(folder), node_id) else None
+
+
 class StoreService:
     """A running store server without gRPC and HTTP.
 
@@ -87,6 +93,7 @@ class StoreService:
         place: Where its files lie.
         size_bytes: Of the pool.
         unix_path: Its socket for processes of this host.
+        master: `ip:port` to dial; None: none yet, see `set_master`.
         epoch_floor: Newest epoch that the coordinator knows.
         incarnation_floor: What the coordinator says its incarnation is at least.
 
@@ -102,6 +109,7 @@ class StoreService:
         *,
         size_bytes: int,
         unix_path: Path | None,
+        master: str | None,
         epoch_floor: int = 0,
         incarnation_floor: int = 0,
     ) -> None:
@@ -123,7 +131,7 @@ class StoreService:
         native.listen_address = text(config.address)
         native.addresses = text(",".join(config.advertise) or None)
         native.unix_path = text(unix_path)
-        native.master = text(config.master)
+        native.master = text(master)
         native.size_bytes = size_bytes
         native.ready_bytes = min(config.ready_size_bytes, size_bytes)
         native.view_bytes_max = config.view_size_bytes or 0

@@ -48,7 +48,7 @@ async def run(
     ready_file: Path | None,
     on_ready: Callable[[Any], None] | None,
     describe: Callable[[Any], Mapping[str, Any]],
-) -> None:
+) -> bool:
     """Run a process until SIGTERM, SIGINT, or its own end.
 
     Args:
@@ -58,6 +58,9 @@ async def run(
         on_ready: Called with its endpoints at the same moment.
         describe: From endpoints to a JSON document.
 
+    Returns:
+        Whether it was told to stop; else it has ended by itself.
+
     Raises:
         StoreError: It cannot start.
     """
@@ -65,20 +68,35 @@ async def run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    endpoints = await process.start()
+    stopping = asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(process.start())
+    await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # it may be waiting for ever, as a standby does
+        starting.cancel()
+        await asyncio.wait([starting])
+        if starting.cancelled() or starting.exception() is not None:
+            return True
+        await process.stop()
+        return True
+    try:
+        endpoints = starting.result()
+    except BaseException:
+        stopping.cancel()
+        raise
     try:
         if ready_file is not None:
             write_ready_file(ready_file, describe(endpoints))
         if on_ready is not None:
             on_ready(endpoints)
-        waits = [asyncio.ensure_future(event.wait()) for event in (stop, process.ended)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        ending = asyncio.ensure_future(process.ended.wait())
+        await asyncio.wait([stopping, ending], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
         await process.stop()
+        stopping.cancel()
+    return stop.is_set()
 
 
 def write_ready_file(path: Path, document: Mapping[str, Any]) -> None:

@@ -48,6 +48,10 @@ typedef struct st_config {
 
 void st_config_default(st_config *config);
 
+/* Who the node of this folder is, for whoever must be asked before it starts: false when it has no identity yet
+ * (st_open makes one). */
+bool st_read_identity(const char *segment_dir, uint8_t node_id[16]);
+
 /* Makes the files or takes up those of an earlier process, listens, and dials the master in the background.  `error` has ST_ERROR_BYTES bytes.
  * NO_SPACE: the file system has no room for size_bytes; BUSY: another process owns the folder. */
 ms_status st_open(const st_config *config, st_server **server, char *error);

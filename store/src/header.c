@@ -1,3 +1,4 @@
+#include "st.h"
 #include "st_header.h"
 
 #include <errno.h>
@@ -45,6 +46,15 @@ ms_status st_header_read(const char *folder, st_header *header, bool *found, boo
     header->cluster = file.cluster;
     *found = true;
     return MS_OK;
+}
+
+bool st_read_identity(const char *segment_dir, uint8_t node_id[16]) {
+    st_header header;
+    bool found, is_damaged;
+    if (st_header_read(segment_dir, &header, &found, &is_damaged) != MS_OK || !found)
+        return false;
+    memcpy(node_id, header.node_id, sizeof header.node_id);
+    return true;
 }
 
 ms_status st_header_write(const char *folder, const st_header *header) {

@@ -17,6 +17,7 @@ from mooncake_store.config import (
     parse_duration,
     parse_size,
     setting,
+    without_password,
 )
 from mooncake_store.errors import ConfigError
 
@@ -209,3 +210,17 @@ def test_the_default_file_follows_the_environment() -> None:
     assert config.default_path(named) == Path("/etc/m.toml")
     assert config.default_path({"XDG_CONFIG_HOME": "/x"}) == Path("/x/mooncake-store/config.toml")
     assert config.default_path({}).parts[-3:] == (".config", "mooncake-store", "config.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("etcd://user:secret@a,b/x", "etcd://user:***@a,b/x"),
+        ("etcd://user:s%40:t@a", "etcd://user:***@a"),
+        ("etcd://user@a:1,b:2/x", "etcd://user@a:1,b:2/x"),
+        ("127.0.0.1:7700", "127.0.0.1:7700"),
+        ("local:/some/where", "local:/some/where"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(text: str, shown: str) -> None:
+    assert without_password(text) == shown
