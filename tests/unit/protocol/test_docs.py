@@ -18,7 +18,7 @@ TEXT = (ROOT / "docs" / "protocol.md").read_text()
 
 def layouts() -> dict[str, Layout]:
     found = [getattr(value, "LAYOUT", None) for value in vars(wire).values()]
-    found += [wire._BATCH]
+    found += [wire.metadata._BATCH]
     return {layout.c_name: layout for layout in found if isinstance(layout, Layout)}
 
 

@@ -1,0 +1,155 @@
+"""Which body belongs to which method."""
+
+from __future__ import annotations
+
+from mooncake_store.errors import ProtocolError, Status
+from mooncake_store.protocol.codec import Body
+from mooncake_store.protocol.frames.basics import status_of
+from mooncake_store.protocol.frames.forms import Empty, Hashes, Statuses, StatusesOrEmpty
+from mooncake_store.protocol.frames.hello import Hello, HelloAnswer
+from mooncake_store.protocol.frames.locations import Grants, Location, Locations
+from mooncake_store.protocol.frames.metadata import (
+    Annotate,
+    ChangeReplica,
+    Counters,
+    EventsAnswer,
+    EventsRequest,
+    KeepAliveAnswer,
+    KeyItem,
+    ListAnswer,
+    ListRequest,
+    Match,
+    Members,
+    PutEnd,
+    PutStart,
+    Remove,
+    Removed,
+    StatAnswer,
+)
+from mooncake_store.protocol.frames.storage import (
+    Adopt,
+    Copy,
+    Free,
+    Inventory,
+    Note,
+    RelayedEnd,
+    ServerStats,
+)
+from mooncake_store.protocol.frames.transfer import (
+    Attached,
+    Notify,
+    ReadRequest,
+    Regions,
+    SegmentNumber,
+    Share,
+    Views,
+    WriteRequest,
+)
+from mooncake_store.protocol.methods import Kind, Method
+
+__all__ = ["ANSWERS", "ANSWERS_WITH_STATUSES", "REQUESTS", "decode_body"]
+
+#: Bodies of requests and one-way frames.
+REQUESTS: dict[Method, type[Body]] = {
+    Method.HELLO: Hello,
+    Method.PING: Empty,
+    Method.OPEN_SEGMENT: Empty,
+    Method.READ: ReadRequest,
+    Method.WRITE: WriteRequest,
+    Method.ATTACH: SegmentNumber,
+    Method.SHARE: Share,
+    Method.UNSHARE: SegmentNumber,
+    Method.NOTIFY: Notify,
+    Method.EXISTS_KEYS: Hashes,
+    Method.LOOKUP: Hashes,
+    Method.MATCH_PREFIX: Match,
+    Method.PUT_START: PutStart,
+    Method.PUT_END: PutEnd,
+    Method.REVOKE: PutEnd,
+    Method.REMOVE: Remove,
+    Method.TOUCH: Hashes,
+    Method.PIN: Match,
+    Method.UNPIN: Hashes,
+    Method.LIST: ListRequest,
+    Method.STAT: KeyItem,
+    Method.ANNOTATE: Annotate,
+    Method.CHANGE_REPLICA: ChangeReplica,
+    Method.MEMBERS: Empty,
+    Method.STATUS: Empty,
+    Method.REMOVE_MATCHING: ListRequest,
+    Method.EVENTS: EventsRequest,
+    Method.KEEPALIVE: Empty,
+    Method.CLOSE_SESSION: Empty,
+    Method.ADOPT: Adopt,
+    Method.INVENTORY: Inventory,
+    Method.FREE: Free,
+    Method.CLEARED: Free,
+    Method.FREED: Free,
+    Method.NOTE: Note,
+    Method.COPY: Copy,
+    Method.RELAYED_END: RelayedEnd,
+    Method.SERVER_STATS: ServerStats,
+    Method.VIEW_OPEN: Views,
+    Method.VIEW_CLOSE: Views,
+    Method.SEAL: WriteRequest,
+}
+
+#: Bodies of answers with status OK. A method that is missing here has no answer.
+ANSWERS: dict[Method, type[Body]] = {
+    Method.HELLO: HelloAnswer,
+    Method.PING: Empty,
+    Method.OPEN_SEGMENT: Regions,
+    Method.READ: Empty,
+    Method.WRITE: StatusesOrEmpty,
+    Method.ATTACH: Attached,
+    Method.SHARE: SegmentNumber,
+    Method.UNSHARE: Empty,
+    Method.NOTIFY: Empty,
+    Method.EXISTS_KEYS: Empty,
+    Method.LOOKUP: Locations,
+    Method.MATCH_PREFIX: Locations,
+    Method.PUT_START: Grants,
+    Method.PUT_END: Statuses,
+    Method.REVOKE: Statuses,
+    Method.REMOVE: Statuses,
+    Method.PIN: Statuses,
+    Method.UNPIN: Statuses,
+    Method.LIST: ListAnswer,
+    Method.STAT: StatAnswer,
+    Method.ANNOTATE: Empty,
+    Method.CHANGE_REPLICA: Location,
+    Method.MEMBERS: Members,
+    Method.STATUS: Counters,
+    Method.REMOVE_MATCHING: Removed,
+    Method.EVENTS: EventsAnswer,
+    Method.KEEPALIVE: KeepAliveAnswer,
+    Method.CLOSE_SESSION: Empty,
+    Method.ADOPT: Empty,
+    Method.NOTE: Empty,
+    Method.COPY: Empty,
+    Method.VIEW_OPEN: Statuses,
+    Method.VIEW_CLOSE: Empty,
+    Method.SEAL: StatusesOrEmpty,
+}
+
+#: Methods whose answer has its usual body also when its status is not OK.
+ANSWERS_WITH_STATUSES = frozenset({Method.WRITE, Method.SEAL})
+
+
+def decode_body(kind: int, method: int, status: int, body: bytes) -> Body | str:
+    """Read a body; an answer that failed gives the sentence that it says.
+
+    Raises:
+        ProtocolError: The method has no such frame, or the body is not well formed.
+    """
+    try:
+        known = Method(method)
+    except ValueError as error:
+        raise ProtocolError(f"unknown method {method:#x}") from error
+    if kind != Kind.ANSWER:
+        return REQUESTS[known].decode(body)
+    if known not in ANSWERS:
+        raise ProtocolError(f"{known.name} has no answer")
+    if status_of(status) != Status.OK and known not in ANSWERS_WITH_STATUSES:
+        return body.decode("utf-8", "replace")
+    return ANSWERS[known].decode(body)
