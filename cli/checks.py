@@ -284,7 +284,7 @@ def ports_check(base: int) -> Check:
         return Check("ports", OK, f"{base} to {base + 2} are free for a master")
     from mooncake_store.serving.ports import holder_of_port
 
-    holders = {port: holder_of_port(port) or "a process of another user" for port in taken}
+    holders = {port: holder_of_port(port) for port in taken}
     text = ", ".join(f"{port} by {holder}" for port, holder in holders.items())
     if base in taken and _is_master(base):
         return Check("ports", OK, f"a master runs here: {text}")

@@ -26,12 +26,14 @@ def command(output: Output, access: Access, key: str) -> int:
         found = store.stat(key)
     if found is None:
         raise ObjectNotFoundError("there is no such object", key=key)
+    checksum = None if found.checksum is None else f"{found.checksum:08x}"
     document = {
         "key": found.key, "size_bytes": found.size_bytes, "version": found.version,
         "replicas": [asdict(replica) for replica in found.replicas],
         "age_seconds": found.age_s, "idle_seconds": found.idle_s, "ttl_seconds": found.ttl_s,
         "pins": found.pin_count, "uses": found.use_count,
         "hard_pinned": found.is_hard_pinned, "soft_pinned": found.is_soft_pinned,
+        "crc32c": checksum,
     }  # fmt: skip
     kept = [
         "hard pin" if found.is_hard_pinned else "",
@@ -47,6 +49,7 @@ def command(output: Output, access: Access, key: str) -> int:
         f"replicas  {len(found.replicas)}: {printable(nodes)}",
         f"age       {found.age_s:.1f} s, last used {found.idle_s:.1f} s ago",
         f"uses      {found.use_count}",
+        *([f"crc32c    {checksum}"] if checksum else []),
         f"kept by   {', '.join(part for part in kept if part) or 'nothing: it may be evicted'}",
     ]))  # fmt: skip
     return ExitCode.OK

@@ -4,49 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
-from mooncake_store.client.client import CLOSE_TIMEOUT_NS, TENSOR_ATTEMPTS, open_handle
+from mooncake_store.client.client import CLOSE_TIMEOUT_NS, hash_of, open_handle
 from mooncake_store.client.config import ClientConfig
-from mooncake_store.client.core import ClientCore, Memory, encode_key
-from mooncake_store.client.native import ffi, lib
+from mooncake_store.client.core import (
+    ClientCore,
+    Memory,
+    Operation,
+    keys_of,
+    per_key,
+    pin_deadline_ms,
+)
+from mooncake_store.client.native import lib
 from mooncake_store.client.results import Counters, Listed, Member, ObjectStat
 from mooncake_store.errors import (
-    BufferTooSmallError,
     ClosedError,
-    ObjectNotFoundError,
     RequestError,
-    Status,
     StoreError,
-    error_from_status,
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from mooncake_store.client.commands import Command
+    from mooncake_store.client.options import PutOptions
+    from mooncake_store.client.steps import Read, Steps
 
 __all__ = ["AsyncClient"]
 
 Result = TypeVar("Result")
 
 _c = _native.native
-# cl_operation
-(
-    _EXISTS,
-    _GET,
-    _GET_INTO,
-    _PUT,
-    _REMOVE,
-    _MATCH,
-    _PIN,
-    _UNPIN,
-    _TOUCH,
-    _SIZES,
-    _COMMAND,
-    _RANGE,
-) = range(12)
 
 
 class AsyncClient:
@@ -177,7 +169,7 @@ class AsyncClient:
     async def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
         try:
             answer = await self._call(
-                _COMMAND, command.method, command.flags, command.body, command.numbered,
+                Operation.COMMAND, command.method, command.flags, command.body, command.numbered,
                 timeout_s=timeout_s,
             )  # fmt: skip
         except StoreError as error:
@@ -185,52 +177,71 @@ class AsyncClient:
             raise
         return command.decode(answer)
 
+    async def _carry_out(self, steps: Steps[Result], timeout_s: float | None) -> Result:
+        """As `Client._carry_out`."""
+        go_on: Callable[[Any], Any] = steps.send
+        outcome: Any = None
+        while True:
+            try:
+                step = go_on(outcome)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            try:
+                go_on, outcome = steps.send, await self._do(step, timeout_s)
+            except StoreError as error:
+                go_on, outcome = steps.throw, error
+
+    async def _do(self, step: Command[Any] | Read, timeout_s: float | None) -> Any:
+        from mooncake_store.client.commands import Command
+
+        if isinstance(step, Command):
+            return await self._run(step, timeout_s)
+        return await self._read(step.operation, *step.arguments, miss=None, timeout_s=timeout_s)
+
     def _hash(self, key: str) -> bytes:
-        encoded = encode_key(key)
-        out = ffi.new("uint8_t[16]")
-        status = lib.cl_hash(self._handle, encoded, len(encoded), out)
-        if status != Status.OK:
-            raise error_from_status(status, key=key)
-        return bytes(ffi.buffer(out))
+        return hash_of(self._handle, key)
 
     # ---- reading ----
 
     async def get(self, key: str, *, timeout_s: float | None = None) -> bytes | None:
         """As `Client.get`."""
-        value: bytes | None = await self._read(_GET, key, miss=None, timeout_s=timeout_s)
+        value: bytes | None = await self._read(Operation.GET, key, miss=None, timeout_s=timeout_s)
         return value
 
     async def get_into(
         self, key: str, buffer: Memory, *, timeout_s: float | None = None
     ) -> int | None:
         """As `Client.get_into`; when it is cancelled it ends only once the buffer is left alone."""
-        size: int | None = await self._read(_GET_INTO, key, buffer, miss=None, timeout_s=timeout_s)
+        size: int | None = await self._read(
+            Operation.GET_INTO, key, buffer, miss=None, timeout_s=timeout_s
+        )
         return size
 
     async def get_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> builtins.list[bytes | StoreError | None]:
         """As `Client.get_batch`."""
-        return await self._read_batch(_GET, list(keys), miss=None, timeout_s=timeout_s)
+        return await self._read_batch(Operation.GET, list(keys), miss=None, timeout_s=timeout_s)
 
     async def get_batch_into(
         self, keys: Sequence[str], buffers: Sequence[Memory], *, timeout_s: float | None = None
     ) -> builtins.list[int | StoreError | None]:
         """As `Client.get_batch_into`."""
         return await self._read_batch(
-            _GET_INTO, list(keys), list(buffers), miss=None, timeout_s=timeout_s
+            Operation.GET_INTO, list(keys), list(buffers), miss=None, timeout_s=timeout_s
         )
 
     async def exists(self, key: str, *, timeout_s: float | None = None) -> bool:
         """As `Client.exists`."""
-        there: bool = await self._read(_EXISTS, key, miss=False, timeout_s=timeout_s)
+        there: bool = await self._read(Operation.EXISTS, key, miss=False, timeout_s=timeout_s)
         return there
 
     async def exists_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> builtins.list[bool | StoreError]:
         """As `Client.exists_batch`."""
-        return await self._read_batch(_EXISTS, list(keys), miss=False, timeout_s=timeout_s)
+        return await self._read_batch(Operation.EXISTS, list(keys), miss=False, timeout_s=timeout_s)
 
     async def match_prefix(
         self,
@@ -241,64 +252,27 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> int:
         """How many of `keys`, from the first, are stored; `unpin(keys[:n])` ends the pins."""
-        pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
-        count: int = await self._read(_MATCH, list(keys), pin, pin_ms, miss=0, timeout_s=timeout_s)
+        count: int = await self._read(
+            Operation.MATCH_PREFIX, list(keys), pin, pin_deadline_ms(pin_timeout_s),
+            miss=0, timeout_s=timeout_s,
+        )  # fmt: skip
         return count
 
     async def get_tensor(
         self, key: str, *, library: str | None = None, timeout_s: float | None = None
     ) -> Any:
         """As `Client.get_tensor`."""
-        from mooncake_store.client import tensors
+        from mooncake_store.client import steps
 
-        for _ in range(TENSOR_ATTEMPTS):
-            header = await self._tensor_header(key, timeout_s)
-            if header is None:
-                return None
-            found, size = header
-            made = tensors.make(found, size - tensors.HEADER_BYTES, library, key)
-            target = tensors.describe(made, is_target=True)
-            if await self._fill_tensor(key, target, size, timeout_s):
-                return made
-        return None
+        return await self._carry_out(steps.get_tensor(key, library), timeout_s)
 
     async def get_tensor_into(
         self, key: str, tensor: Any, *, timeout_s: float | None = None
     ) -> bool:
         """As `Client.get_tensor_into`."""
-        from mooncake_store.client import tensors
+        from mooncake_store.client import steps
 
-        target = tensors.describe(tensor, is_target=True)
-        for _ in range(TENSOR_ATTEMPTS):
-            header = await self._tensor_header(key, timeout_s)
-            if header is None:
-                return False
-            found, size = header
-            tensors.check_same(found, target.header, key)
-            if await self._fill_tensor(key, target, size, timeout_s):
-                return True
-        return False
-
-    async def _tensor_header(self, key: str, timeout_s: float | None) -> Any:
-        from mooncake_store.client import tensors
-
-        data = bytearray(tensors.HEADER_BYTES)
-        size = await self._read(_SIZES, key, miss=None, timeout_s=timeout_s)
-        if size is None:
-            return None
-        if await self._read(_RANGE, key, data, 0, miss=None, timeout_s=timeout_s) is None:
-            return None
-        return tensors.parse_header(data[: min(size, len(data))], key), size
-
-    async def _fill_tensor(self, key: str, target: Any, size: int, timeout_s: float | None) -> bool:
-        from mooncake_store.client import tensors
-
-        header = bytearray(tensors.HEADER_BYTES)
-        try:
-            read = await self.get_into(key, [header, target.memory], timeout_s=timeout_s)
-        except BufferTooSmallError:
-            return False
-        return read == size and bytes(header) == target.header.encode()
+        return await self._carry_out(steps.get_tensor_into(key, tensor), timeout_s)
 
     # ---- storing ----
 
@@ -307,108 +281,72 @@ class AsyncClient:
         key: str,
         value: Memory,
         *,
-        replicas: int | None = None,
-        min_replicas: int | None = None,
-        ttl_s: float | None = None,
-        hard_pin: bool = False,
-        soft_pin: bool = False,
-        parent: str | None = None,
-        group: int = 0,
-        preferred_server: int | None = None,
         timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
     ) -> bool:
         """As `Client.put`."""
-        options = self._core.put_options(
-            replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
-            soft_pin=soft_pin, upsert=False, parent=parent, chain=False, group=group,
-            preferred_server=preferred_server,
-        )  # fmt: skip
-        made = await self._call(_PUT, key, value, options, timeout_s=timeout_s)
-        return self._core.stored(made, replicas, key)
+        packed = self._core.put_options(options)
+        made = await self._call(Operation.PUT, key, value, packed, timeout_s=timeout_s)
+        return self._core.stored(made, options, key)
 
     async def upsert(
         self,
         key: str,
         value: Memory,
         *,
-        replicas: int | None = None,
-        min_replicas: int | None = None,
-        ttl_s: float | None = None,
-        hard_pin: bool = False,
-        soft_pin: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
     ) -> bool:
         """As `Client.upsert`."""
-        options = self._core.put_options(
-            replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
-            soft_pin=soft_pin, upsert=True, parent=None, chain=False, group=0,
-            preferred_server=None,
-        )  # fmt: skip
-        made = await self._call(_PUT, key, value, options, timeout_s=timeout_s)
-        return self._core.stored(made, replicas, key)
+        packed = self._core.put_options(options, upsert=True)
+        made = await self._call(Operation.PUT, key, value, packed, timeout_s=timeout_s)
+        return self._core.stored(made, options, key)
 
-    async def put_tensor(self, key: str, tensor: Any, **options: Any) -> bool:
+    async def put_tensor(
+        self,
+        key: str,
+        tensor: Any,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
+    ) -> bool:
         """As `Client.put_tensor`."""
         from mooncake_store.client import tensors
 
         described = tensors.describe(tensor)
-        return await self.put(key, [described.header.encode(), described.memory], **options)
+        value = [described.header.encode(), described.memory]
+        return await self.put(key, value, timeout_s=timeout_s, **options)
 
     async def put_batch(
         self,
         keys: Sequence[str],
         values: Sequence[Memory],
         *,
-        replicas: int | None = None,
-        min_replicas: int | None = None,
-        ttl_s: float | None = None,
-        hard_pin: bool = False,
-        soft_pin: bool = False,
-        parent: str | None = None,
         chain: bool = False,
-        group: int = 0,
         timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
     ) -> builtins.list[bool | StoreError]:
         """As `Client.put_batch`."""
-        options = self._core.put_options(
-            replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
-            soft_pin=soft_pin, upsert=False, parent=parent, chain=chain, group=group,
-            preferred_server=None,
-        )  # fmt: skip
+        packed = self._core.put_options(options, chain=chain)
         given = list(keys)
-        results = await self._call(_PUT, given, list(values), options, timeout_s=timeout_s)
-        return [
-            made if isinstance(made, StoreError) else self._core.stored(made, replicas, key)
-            for key, made in zip(given, results, strict=True)
-        ]
+        results = await self._call(Operation.PUT, given, list(values), packed, timeout_s=timeout_s)
+        return self._core.stored_batch(results, options, given)
 
     async def remove(
         self, key: str | Sequence[str], *, force: bool = False, timeout_s: float | None = None
     ) -> Any:
         """As `Client.remove`."""
-        given = key if isinstance(key, str) else list(key)
-        results = await self._call(_REMOVE, given, force, timeout_s=timeout_s)
-        return results if isinstance(key, str) else list(results)
+        results = await self._call(Operation.REMOVE, keys_of(key), force, timeout_s=timeout_s)
+        return per_key(key, results)
 
     async def remove_matching(
         self, prefix: str = "", *, regex: str | None = None, force: bool = False,
         timeout_s: float | None = None,
     ) -> int:  # fmt: skip
         """As `Client.remove_matching`."""
-        from mooncake_store.client import commands
+        from mooncake_store.client import steps
 
-        cursor = count = 0
-        while True:
-            cursor, removed = await self._run(
-                commands.remove_matching_step(
-                    prefix if regex is None else regex, cursor,
-                    regex=regex is not None, force=force,
-                ),
-                timeout_s,
-            )  # fmt: skip
-            count += removed
-            if cursor == 0:
-                return count
+        return await self._carry_out(steps.remove_matching(prefix, regex, force=force), timeout_s)
 
     # ---- what keeps an object, and looking around ----
 
@@ -417,21 +355,19 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> Any:  # fmt: skip
         """As `Client.pin`."""
-        pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
-        given = key if isinstance(key, str) else list(key)
-        results = await self._call(_PIN, given, pin_ms, timeout_s=timeout_s)
-        return results if isinstance(key, str) else list(results)
+        results = await self._call(
+            Operation.PIN, keys_of(key), pin_deadline_ms(pin_timeout_s), timeout_s=timeout_s
+        )
+        return per_key(key, results)
 
     async def unpin(self, key: str | Sequence[str], *, timeout_s: float | None = None) -> Any:
         """As `Client.unpin`."""
-        given = key if isinstance(key, str) else list(key)
-        results = await self._call(_UNPIN, given, timeout_s=timeout_s)
-        return results if isinstance(key, str) else list(results)
+        results = await self._call(Operation.UNPIN, keys_of(key), timeout_s=timeout_s)
+        return per_key(key, results)
 
     async def touch(self, key: str | Sequence[str]) -> None:
         """As `Client.touch`."""
-        given = key if isinstance(key, str) else list(key)
-        await self._call(_TOUCH, given, timeout_s=None)
+        await self._call(Operation.TOUCH, keys_of(key), timeout_s=None)
 
     async def annotate(
         self,
@@ -465,36 +401,25 @@ class AsyncClient:
 
     async def stat(self, key: str, *, timeout_s: float | None = None) -> ObjectStat | None:
         """As `Client.stat`."""
-        from mooncake_store.client import commands
+        from mooncake_store.client import steps
 
-        names = {member.server: member.name for member in await self.members(timeout_s=timeout_s)}
-        try:
-            found: ObjectStat = await self._run(commands.stat(key, self._hash, names), timeout_s)
-        except ObjectNotFoundError:
-            return None
-        return found
+        return await self._carry_out(steps.stat(key, self._hash), timeout_s)
 
     async def list(
-        self, prefix: str = "", *, regex: str | None = None, timeout_s: float | None = None
+        self,
+        prefix: str = "",
+        *,
+        regex: str | None = None,
+        limit: int | None = None,
+        timeout_s: float | None = None,
     ) -> AsyncIterator[Listed]:
         """As `Client.list`."""
-        from mooncake_store.client import commands
+        from mooncake_store.client import steps
 
-        cursor = 0
-        seen: set[str] = set()
-        while True:
-            cursor, found = await self._run(
-                commands.list_step(
-                    prefix if regex is None else regex, cursor, 1000, regex=regex is not None
-                ),
-                timeout_s,
-            )
-            for item in found:
-                if item.key not in seen:
-                    seen.add(item.key)
-                    yield item
-            if cursor == 0:
-                return
+        listing = steps.Listing(prefix, regex, limit)
+        while (page := listing.next_page()) is not None:
+            for item in listing.take(await self._run(page, timeout_s)):
+                yield item
 
     async def members(self, *, timeout_s: float | None = None) -> builtins.list[Member]:
         """As `Client.members`."""

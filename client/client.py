@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
 from mooncake_store.client.address import parse_master
-from mooncake_store.client.config import ClientConfig
-from mooncake_store.client.core import ClientCore, Memory, encode_key
+from mooncake_store.client.config import CHECKSUMS, ClientConfig
+from mooncake_store.client.core import (
+    ClientCore,
+    Memory,
+    Operation,
+    encode_key,
+    keys_of,
+    per_key,
+    pin_deadline_ms,
+)
 from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
 from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, Statistics
 from mooncake_store.client.view import View
@@ -28,14 +36,22 @@ from mooncake_store.errors import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from mooncake_store.client.commands import Command
+    from mooncake_store.client.options import PutOptions
+    from mooncake_store.client.steps import Read, Steps
 
 __all__ = ["Client", "PrefixMatch"]
 
 _c = _native.native
 Result = TypeVar("Result")
 CLOSE_TIMEOUT_NS = 2_000_000_000  # for telling the master; without, the session times out
-TENSOR_ATTEMPTS = 3  # a tensor that is replaced between its two reads is looked at again
+_READS = {  # of `Read` steps
+    Operation.GET_INTO: _c.client_get_into,
+    Operation.GET_RANGE: _c.client_get_range,
+    Operation.SIZES: _c.client_sizes,
+}
 
 
 def open_handle(core: ClientCore, master: str | None) -> int:
@@ -63,12 +79,25 @@ def open_handle(core: ClientCore, master: str | None) -> int:
     given.staging_bytes = config.staging_size_bytes
     given.allow_local = config.use_local_paths
     given.allow_relay = config.use_relay
+    if config.checksums not in CHECKSUMS:
+        raise RequestError(f"checksums: one of {', '.join(CHECKSUMS)}, not {config.checksums!r}")
+    given.checksums = CHECKSUMS.index(config.checksums)
     handle = ffi.new("uint64_t *")
     failure = ffi.new("cl_failure *")
     status = lib.cl_open(given, deadline_ns(config.connect_timeout_s), handle, failure)
     if status != Status.OK:
         raise failure_error(failure)
     return int(handle[0])
+
+
+def hash_of(handle: int, key: str) -> bytes:
+    """Return a key's hash in the client's cluster; shared by both clients."""
+    encoded = encode_key(key)
+    out = ffi.new("uint8_t[16]")
+    status = lib.cl_hash(handle, encoded, len(encoded), out)
+    if status != Status.OK:
+        raise error_from_status(status, key=key)
+    return bytes(ffi.buffer(out))
 
 
 class PrefixMatch:
@@ -301,10 +330,9 @@ class Client:
             2
         """
         given = list(keys)
-        pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
         try:
             count: int = _c.client_match_prefix(
-                self._handle, given, pin, pin_ms,
+                self._handle, given, pin, pin_deadline_ms(pin_timeout_s),
                 self._timeout_s if timeout_s is None else timeout_s,
             )  # fmt: skip
         except StoreError as error:
@@ -356,17 +384,9 @@ class Client:
             >>> store.get_tensor("t", library="numpy").tolist()
             [[0, 1, 2], [3, 4, 5]]
         """
-        from mooncake_store.client import tensors
+        from mooncake_store.client import steps
 
-        for _ in range(TENSOR_ATTEMPTS):
-            header = self._tensor_header(key, timeout_s)
-            if header is None:
-                return None
-            found, size = header
-            made = tensors.make(found, size - tensors.HEADER_BYTES, library, key)
-            if self._fill_tensor(key, tensors.describe(made, is_target=True), size, timeout_s):
-                return made
-        return None
+        return self._carry_out(steps.get_tensor(key, library), timeout_s)
 
     def get_tensor_into(self, key: str, tensor: Any, *, timeout_s: float | None = None) -> bool:
         """Read a stored tensor into one of the same dtype and shape; False when it is not there.
@@ -380,18 +400,9 @@ class Client:
             >>> store.get_tensor_into("t", numpy.empty(3))
             True
         """
-        from mooncake_store.client import tensors
+        from mooncake_store.client import steps
 
-        target = tensors.describe(tensor, is_target=True)
-        for _ in range(TENSOR_ATTEMPTS):
-            header = self._tensor_header(key, timeout_s)
-            if header is None:
-                return False
-            found, size = header
-            tensors.check_same(found, target.header, key)
-            if self._fill_tensor(key, target, size, timeout_s):
-                return True
-        return False
+        return self._carry_out(steps.get_tensor_into(key, tensor), timeout_s)
 
     # ---- storing ----
 
@@ -400,30 +411,16 @@ class Client:
         key: str,
         value: Memory,
         *,
-        replicas: int | None = None,
-        min_replicas: int | None = None,
-        ttl_s: float | None = None,
-        hard_pin: bool = False,
-        soft_pin: bool = False,
-        parent: str | None = None,
-        group: int = 0,
-        preferred_server: int | None = None,
         timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
     ) -> bool:
         """Store an object.  Objects never change: an existing key is left as it is.
 
         Args:
             key: 1 to 1024 bytes of UTF-8.
             value: The bytes, or (address, length): they are sent from where they are.
-            replicas: Copies wanted, each on another node.  Fewer are made with a warning.
-            min_replicas: Fewer than this raise instead.
-            ttl_s: The object expires after so long.
-            hard_pin: It is never evicted, and removed by force only.
-            soft_pin: It is spared while others can be evicted.
-            parent: Key of the object that this one continues: it is evicted before its parent.
-            group: Objects of a group leave together; 0: none.
-            preferred_server: Number of the server (see `members`) to be filled first.
             timeout_s: Deadline.
+            options: See `PutOptions`: replicas, what keeps it, what it belongs to.
 
         Returns:
             True when it is stored now, False when the key was there already.
@@ -436,21 +433,11 @@ class Client:
             >>> store.put("new", b"value"), store.put("new", b"other")
             (True, False)
         """
-        options = (
-            None
-            if replicas is None and min_replicas is None and self._core.config.replicas == 1
-            and ttl_s is None and not hard_pin and not soft_pin and parent is None
-            and not group and preferred_server is None
-            else self._core.put_options(
-                replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
-                soft_pin=soft_pin, upsert=False, parent=parent, chain=False, group=group,
-                preferred_server=preferred_server,
-            )
-        )  # fmt: skip
+        packed = self._core.put_options(options)
         made: int = _c.client_put(
-            self._handle, key, value, options, self._timeout_s if timeout_s is None else timeout_s
+            self._handle, key, value, packed, self._timeout_s if timeout_s is None else timeout_s
         )
-        return made > 0 if options is None else self._core.stored(made, replicas, key)
+        return made > 0 if packed is None else self._core.stored(made, options, key)
 
     put_from = put
     """The same: `put` never copies what it is given before sending it."""
@@ -460,12 +447,8 @@ class Client:
         key: str,
         value: Memory,
         *,
-        replicas: int | None = None,
-        min_replicas: int | None = None,
-        ttl_s: float | None = None,
-        hard_pin: bool = False,
-        soft_pin: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
     ) -> bool:
         """Store an object in place of whatever the key named.
 
@@ -475,22 +458,26 @@ class Client:
             >>> store.upsert("current", b"1"), store.upsert("current", b"2"), store.get("current")
             (True, True, b'2')
         """
-        options = self._core.put_options(
-            replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
-            soft_pin=soft_pin, upsert=True, parent=None, chain=False, group=0,
-            preferred_server=None,
-        )  # fmt: skip
+        packed = self._core.put_options(options, upsert=True)
         made: int = _c.client_put(
-            self._handle, key, value, options, self._timeout_s if timeout_s is None else timeout_s
+            self._handle, key, value, packed, self._timeout_s if timeout_s is None else timeout_s
         )
-        return self._core.stored(made, replicas, key)
+        return self._core.stored(made, options, key)
 
-    def put_tensor(self, key: str, tensor: Any, **options: Any) -> bool:
-        """Store a tensor of any dtype with its shape; options as of put.
+    def put_tensor(
+        self,
+        key: str,
+        tensor: Any,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
+    ) -> bool:
+        """Store a tensor of any dtype with its shape.
 
         Args:
             key: The object.
             tensor: torch or numpy; bytes are sent from where they are when they lie in row order.
+            timeout_s: Deadline.
             options: As of put.
 
         Example:
@@ -501,58 +488,40 @@ class Client:
         from mooncake_store.client import tensors
 
         described = tensors.describe(tensor)
-        return self.put(key, [described.header.encode(), described.memory], **options)
+        value = [described.header.encode(), described.memory]
+        return self.put(key, value, timeout_s=timeout_s, **options)
 
     def put_batch(
         self,
         keys: Sequence[str],
         values: Sequence[Memory],
         *,
-        replicas: int | None = None,
-        min_replicas: int | None = None,
-        ttl_s: float | None = None,
-        hard_pin: bool = False,
-        soft_pin: bool = False,
-        parent: str | None = None,
         chain: bool = False,
-        group: int = 0,
         timeout_s: float | None = None,
+        **options: Unpack[PutOptions],
     ) -> builtins.list[bool | StoreError]:
         """Store many objects; one result a key: True, False, or the StoreError of that one.
 
         Args:
             keys: The objects.
             values: As many.
-            replicas: As in put, like the others.
-            min_replicas: As in put.
-            ttl_s: As in put.
-            hard_pin: As in put.
-            soft_pin: As in put.
-            parent: Key that the first object continues.
-            chain: Each object continues the one before it.
-            group: As in put.
+            chain: Each object continues the one before it; the first one `parent`.
             timeout_s: Deadline of the whole batch.
+            options: As of put, for each of them.
 
         Example:
             >>> store.put_batch(["b/1", "b/2"], [b"one", b"two"])
             [True, True]
         """
-        options = self._core.put_options(
-            replicas=replicas, min_replicas=min_replicas, ttl_s=ttl_s, hard_pin=hard_pin,
-            soft_pin=soft_pin, upsert=False, parent=parent, chain=chain, group=group,
-            preferred_server=None,
-        )  # fmt: skip
+        packed = self._core.put_options(options, chain=chain)
         given = list(keys)
         results = _c.client_put(
-            self._handle, given, list(values), options,
+            self._handle, given, list(values), packed,
             self._timeout_s if timeout_s is None else timeout_s,
         )  # fmt: skip
-        if options is None and type(results) is list:
+        if packed is None and type(results) is list:
             return [made > 0 for made in results]
-        return [
-            made if isinstance(made, StoreError) else self._core.stored(made, replicas, key)
-            for key, made in zip(given, results, strict=True)
-        ]
+        return self._core.stored_batch(results, options, given)
 
     def remove(
         self, key: str | Sequence[str], *, force: bool = False, timeout_s: float | None = None
@@ -573,11 +542,10 @@ class Client:
             >>> store.remove("old"), store.remove("old")
             (True, False)
         """
-        given = key if isinstance(key, str) else list(key)
         results = _c.client_remove(
-            self._handle, given, force, self._timeout_s if timeout_s is None else timeout_s
+            self._handle, keys_of(key), force, self._timeout_s if timeout_s is None else timeout_s
         )
-        return results if isinstance(key, str) else list(results)
+        return per_key(key, results)
 
     def remove_matching(
         self, prefix: str = "", *, regex: str | None = None, force: bool = False,
@@ -599,20 +567,9 @@ class Client:
             >>> store.remove_matching("tmp/")
             2
         """
-        from mooncake_store.client import commands
+        from mooncake_store.client import steps
 
-        cursor = count = 0
-        while True:
-            cursor, removed = self._run(
-                commands.remove_matching_step(
-                    prefix if regex is None else regex, cursor,
-                    regex=regex is not None, force=force,
-                ),
-                timeout_s,
-            )  # fmt: skip
-            count += removed
-            if cursor == 0:
-                return count
+        return self._carry_out(steps.remove_matching(prefix, regex, force=force), timeout_s)
 
     # ---- what keeps an object ----
 
@@ -627,25 +584,22 @@ class Client:
             >>> store.pin("kept"), store.unpin("kept")
             (True, True)
         """
-        pin_ms = 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
-        given = key if isinstance(key, str) else list(key)
         results = _c.client_pin(
-            self._handle, given, pin_ms, self._timeout_s if timeout_s is None else timeout_s
-        )
-        return results if isinstance(key, str) else list(results)
+            self._handle, keys_of(key), pin_deadline_ms(pin_timeout_s),
+            self._timeout_s if timeout_s is None else timeout_s,
+        )  # fmt: skip
+        return per_key(key, results)
 
     def unpin(self, key: str | Sequence[str], *, timeout_s: float | None = None) -> Any:
         """End this client's pin of an object (or several); False: there was none."""
-        given = key if isinstance(key, str) else list(key)
         results = _c.client_unpin(
-            self._handle, given, self._timeout_s if timeout_s is None else timeout_s
+            self._handle, keys_of(key), self._timeout_s if timeout_s is None else timeout_s
         )
-        return results if isinstance(key, str) else list(results)
+        return per_key(key, results)
 
     def touch(self, key: str | Sequence[str]) -> None:
         """Tell the master, soon, that objects were used: they are evicted later."""
-        given = key if isinstance(key, str) else list(key)
-        _c.client_touch(self._handle, given, self._timeout_s)
+        _c.client_touch(self._handle, keys_of(key), self._timeout_s)
 
     def annotate(
         self,
@@ -711,14 +665,9 @@ class Client:
             >>> store.stat("some").size_bytes
             5
         """
-        from mooncake_store.client import commands
-        from mooncake_store.errors import ObjectNotFoundError
+        from mooncake_store.client import steps
 
-        names = {member.server: member.name for member in self.members(timeout_s=timeout_s)}
-        try:
-            return self._run(commands.stat(key, self._hash, names), timeout_s)
-        except ObjectNotFoundError:
-            return None
+        return self._carry_out(steps.stat(key, self._hash), timeout_s)
 
     def list(
         self,
@@ -737,29 +686,11 @@ class Client:
             >>> [found.key for found in store.list("l/")]
             ['l/1']
         """
-        from mooncake_store.client import commands
+        from mooncake_store.client import steps
 
-        cursor = 0
-        seen: set[str] = set()
-        left = limit if limit is not None else -1
-        while left != 0:
-            cursor, found = self._run(
-                commands.list_step(
-                    prefix if regex is None else regex, cursor,
-                    1000 if left < 0 else min(left, 1000), regex=regex is not None,
-                ),
-                timeout_s,
-            )  # fmt: skip
-            for item in found:
-                if item.key in seen:
-                    continue
-                seen.add(item.key)
-                yield item
-                left -= 1
-                if left == 0:
-                    return
-            if cursor == 0:
-                return
+        listing = steps.Listing(prefix, regex, limit)
+        while (page := listing.next_page()) is not None:
+            yield from listing.take(self._run(page, timeout_s))
 
     def members(self, *, timeout_s: float | None = None) -> builtins.list[Member]:
         """Return the store servers."""
@@ -837,40 +768,8 @@ class Client:
 
     # ---- inside ----
 
-    def _tensor_header(self, key: str, timeout_s: float | None) -> Any:
-        """Return a stored tensor's header and the object's size, or None."""
-        from mooncake_store.client import tensors
-
-        data = bytearray(tensors.HEADER_BYTES)
-        deadline = self._timeout_s if timeout_s is None else timeout_s
-        try:
-            size = _c.client_sizes(self._handle, key, deadline)
-            if size is None:
-                return None
-            if _c.client_get_range(self._handle, key, data, 0, deadline) is None:
-                return None
-        except StoreError as error:
-            return self._core.failed(error, None)
-        return tensors.parse_header(data[: min(size, len(data))], key), size
-
-    def _fill_tensor(self, key: str, target: Any, size: int, timeout_s: float | None) -> bool:
-        """Read the elements; False: it was replaced meanwhile, look again."""
-        from mooncake_store.client import tensors
-
-        header = bytearray(tensors.HEADER_BYTES)
-        try:
-            read = self.get_into(key, [header, target.memory], timeout_s=timeout_s)
-        except BufferTooSmallError:
-            return False
-        return read == size and bytes(header) == target.header.encode()
-
     def _hash(self, key: str) -> bytes:
-        encoded = encode_key(key)
-        out = ffi.new("uint8_t[16]")
-        status = lib.cl_hash(self._handle, encoded, len(encoded), out)
-        if status != Status.OK:
-            raise error_from_status(status, key=key)
-        return bytes(ffi.buffer(out))
+        return hash_of(self._handle, key)
 
     def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
         try:
@@ -882,6 +781,32 @@ class Client:
             error.key = command.key
             raise
         return command.decode(answer)
+
+    def _carry_out(self, steps: Steps[Result], timeout_s: float | None) -> Result:
+        """Do what the steps want done, one after the other."""
+        go_on: Callable[[Any], Any] = steps.send
+        outcome: Any = None
+        while True:
+            try:
+                step = go_on(outcome)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            try:
+                go_on, outcome = steps.send, self._do(step, timeout_s)
+            except StoreError as error:
+                go_on, outcome = steps.throw, error
+
+    def _do(self, step: Command[Any] | Read, timeout_s: float | None) -> Any:
+        from mooncake_store.client.commands import Command
+
+        if isinstance(step, Command):
+            return self._run(step, timeout_s)
+        deadline = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            return _READS[step.operation](self._handle, *step.arguments, deadline)
+        except StoreError as error:
+            return self._core.failed(error, None)
 
     def _read_batch(
         self, call: Any, arguments: tuple[Any, ...], count: int, miss: Any, timeout_s: float | None

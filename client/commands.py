@@ -91,6 +91,7 @@ def stat(key: str, hash_of: HashOf, names: dict[int, str]) -> Command[ObjectStat
             use_count=answer.use_count,
             is_hard_pinned=bool(location.flags & ObjectFlag.HARD_PIN),
             is_soft_pinned=bool(location.flags & ObjectFlag.SOFT_PIN),
+            checksum=location.checksum if location.flags & ObjectFlag.HAS_CHECKSUM else None,
         )
 
     return Command(Method.STAT, _key_item(key, hash_of).encode(), decode, key=key)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from mooncake_store.config import MIB, setting
 
-__all__ = ["ClientConfig"]
+__all__ = ["CHECKSUMS", "ClientConfig"]
+
+CHECKSUMS = ("off", "put", "verify")  # cl_checksums, in this order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,12 @@ class ClientConfig:
         0, "non-temporal stores from this size; 0: 256 KiB; lower where a device reads the memory"
     )
     use_local_paths: bool = setting(True, "shared memory and Unix sockets where the peer is here")
+    checksums: str = setting(
+        "off",
+        "CRC32C of objects: computed at put, checked by the server and kept; or also compared "
+        "when an object is read over the network",
+        choices=CHECKSUMS,
+    )
     use_relay: bool = setting(
         False, "let the store server pass put_end on to the master: fewer hops, more hand-overs"
     )

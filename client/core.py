@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, TypeVar
 
 from mooncake_store.client.config import ClientConfig
@@ -19,7 +20,11 @@ __all__ = [
     "PUT_UPSERT",
     "ClientCore",
     "Memory",
+    "Operation",
     "encode_key",
+    "keys_of",
+    "per_key",
+    "pin_deadline_ms",
 ]
 
 PUT_UPSERT, PUT_HARD_PIN, PUT_SOFT_PIN, PUT_STRICT = 1, 2, 4, 8  # ms_put_flag
@@ -32,6 +37,38 @@ _REPLICAS_MAX = 16
 _LOG_PERIOD_S = 10.0
 
 log = logging.getLogger("mooncake_store.client")
+
+
+class Operation(IntEnum):
+    """The calls of C: `cl_operation`, number for number."""
+
+    EXISTS = 0
+    GET = 1
+    GET_INTO = 2
+    PUT = 3
+    REMOVE = 4
+    MATCH_PREFIX = 5
+    PIN = 6
+    UNPIN = 7
+    TOUCH = 8
+    SIZES = 9
+    COMMAND = 10
+    GET_RANGE = 11
+
+
+def keys_of(key: str | Sequence[str]) -> str | list[str]:
+    """Return one key, or several as C takes them."""
+    return key if isinstance(key, str) else list(key)
+
+
+def per_key(key: str | Sequence[str], results: Any) -> Any:
+    """Return one key's result, or those of several as a list."""
+    return results if isinstance(key, str) else list(results)
+
+
+def pin_deadline_ms(pin_timeout_s: float | None) -> int:
+    """Return a pin's deadline as C takes it; 0: the session's end."""
+    return 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
 
 
 def encode_key(key: str) -> bytes:
@@ -66,20 +103,31 @@ class ClientCore:
     # ---- options -------------------------------------------------------------------------------
 
     def put_options(
+        self, options: Mapping[str, Any], *, upsert: bool = False, chain: bool = False
+    ) -> tuple[Any, ...] | None:
+        """Return `PutOptions` as C takes them; None when all are as usual.
+
+        Raises:
+            TypeError: There is no such option.
+        """
+        if not options and not upsert and not chain and self.config.replicas == 1:
+            return None
+        return self._checked_options(upsert=upsert, chain=chain, **options)
+
+    def _checked_options(
         self,
         *,
-        replicas: int | None,
-        min_replicas: int | None,
-        ttl_s: float | None,
-        hard_pin: bool,
-        soft_pin: bool,
         upsert: bool,
-        parent: str | None,
         chain: bool,
-        group: int,
-        preferred_server: int | None,
+        replicas: int | None = None,
+        min_replicas: int | None = None,
+        ttl_s: float | None = None,
+        hard_pin: bool = False,
+        soft_pin: bool = False,
+        parent: str | None = None,
+        group: int = 0,
+        preferred_server: int | None = None,
     ) -> tuple[Any, ...] | None:
-        """Return the options as C takes them; None when all are as usual."""
         count = self.config.replicas if replicas is None else replicas
         least = 1 if min_replicas is None else min_replicas
         if not 1 <= count <= _REPLICAS_MAX or not 1 <= least <= count:
@@ -98,7 +146,7 @@ class ClientCore:
             | (PUT_SOFT_PIN if soft_pin else 0)
             | (PUT_STRICT if min_replicas is not None else 0)
         )
-        options = (
+        packed = (
             count,
             least,
             flags,
@@ -108,7 +156,7 @@ class ClientCore:
             chain,
             group,
         )
-        return None if options == (1, 1, 0, 0, 0, None, False, 0) else options
+        return None if packed == (1, 1, 0, 0, 0, None, False, 0) else packed
 
     # ---- outcomes ------------------------------------------------------------------------------
 
@@ -133,12 +181,22 @@ class ClientCore:
             out[index] = miss
         return out
 
-    def stored(self, made: int, wanted: int | None, key: str) -> bool:
+    def stored(self, made: int, options: Mapping[str, Any], key: str) -> bool:
         """What put answers, given how many replicas were made (0: the key was there)."""
+        wanted = options.get("replicas")
         expected = self.config.replicas if wanted is None else wanted
         if 0 < made < expected:
             log.warning("%r has %d replicas instead of %d", key, made, expected)
         return made > 0
+
+    def stored_batch(
+        self, results: Iterable[Any], options: Mapping[str, Any], keys: Sequence[str]
+    ) -> list[bool | StoreError]:
+        """The same for a batch; errors stay what they are."""
+        return [
+            made if isinstance(made, StoreError) else self.stored(made, options, key)
+            for key, made in zip(keys, results, strict=True)
+        ]
 
     def _log(self, error: StoreError) -> None:
         now = time.monotonic()

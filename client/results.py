@@ -27,6 +27,7 @@ class ObjectStat:
         ttl_s: What is left; None: it stays until it is evicted or removed.
         pin_count: Pins of sessions.
         idle_s: Since the last use that the master knows of.
+        checksum: CRC32C of the value; None: it was put without.
     """
 
     key: str
@@ -40,6 +41,7 @@ class ObjectStat:
     use_count: int
     is_hard_pinned: bool
     is_soft_pinned: bool
+    checksum: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class Statistics:
     failures: int
     sessions_lost: int
     relayed_ends: int
+    checksum_failures: int
 
 
 @dataclass(frozen=True, slots=True)

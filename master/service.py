@@ -15,6 +15,7 @@ from mooncake_store.coordination import Leadership, Tombstone
 from mooncake_store.errors import ClosedError, Status, error_from_status
 from mooncake_store.logs import log_event
 from mooncake_store.master.config import POLICIES, MasterConfig
+from mooncake_store.version import version_number
 
 __all__ = ["MasterService", "Member", "Metric", "OpTimes", "Sample"]
 
@@ -117,6 +118,7 @@ class MasterService:
         native.cluster = leadership.cluster
         native.secret = leadership.secret
         native.name = name
+        native.version = version_number()
         native.log_level = logging.getLevelName(config.log_level.upper())
         native.policy = POLICIES.index(config.eviction)
         for field in (
@@ -266,6 +268,20 @@ class MasterService:
                 raise error_from_status(
                     status, f"{len(tombstones)} tombstones cannot be taken over"
                 )
+
+    def expect_member(self, node_id: bytes) -> None:
+        """Wait for this store server before answering what needs the index; before listening.
+
+        Raises:
+            StoreError: There are too many.
+        """
+        status = lib.ma_expect_member(self._handle(), node_id)
+        if status != Status.OK:
+            raise error_from_status(status, "a member of the cluster cannot be expected")
+
+    def tombstones_settled(self) -> int:
+        """Return how many of the tombstones that were added or kept, in order, are done with."""
+        return int(lib.ma_tombstones_settled(self._handle()))
 
     def take_tombstones(self) -> tuple[Tombstone, ...]:
         """Return the tombstones that the coordinator is to keep; each is given out once."""

@@ -54,6 +54,7 @@ class Cluster:
         # Nobody's settings: neither a file of this user nor variables of this shell.
         self.environment = {**_without_settings(), "XDG_CONFIG_HOME": str(folder)}
         self.servers: list[ServerProcess] = []
+        self._server_arguments: list[list[str]] = []
         flags = ["--address", address, "--port", "0", "--log-level", "error"]
         flags += ["--coordinator", f"local:{folder / 'coordination'}"]
         self._master_arguments = ["master", *flags, *master_flags]
@@ -81,6 +82,18 @@ class Cluster:
         self.master = ServerProcess(self._master_arguments, environment=self.environment)
         self.master.wait_ready(READY_TIMEOUT_S)
 
+    def kill_server(self, number: int) -> None:
+        """End a store server as a crash does."""
+        self.servers[number].signal(signal.SIGKILL)
+        self.servers[number].end()
+
+    def start_server(self, number: int) -> None:
+        """Start one in the place of the one that was killed: same name, same files."""
+        self.servers[number] = ServerProcess(
+            self._server_arguments[number], environment=self.environment
+        )
+        self.servers[number].wait_ready(READY_TIMEOUT_S)
+
     def _server(self, number: int, pool_size_bytes: int, address: str) -> ServerProcess:
         flags = ["--master", self.address, "--name", f"bench-{os.getpid()}-{number}"]
         flags += ["--address", address, "--log-level", "error"]
@@ -88,6 +101,7 @@ class Cluster:
         flags += ["--no-keep"]
         # Nothing is timed yet: the whole core may touch the memory.
         flags += ["--touch-permille", "1000"]
+        self._server_arguments.append(["server", *flags])
         return ServerProcess(["server", *flags], environment=self.environment)
 
     def __enter__(self) -> Cluster:
@@ -100,6 +114,11 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def segment_dir(self) -> str:
+        """Where the servers' memory lies, as files."""
+        return self._segments.name
 
     @property
     def pids(self) -> list[int]:

@@ -201,6 +201,32 @@ def evict(is_json: bool, is_quick: bool, policy: str) -> None:
 
 @bench.command()
 @_shown
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Kills of each kind.",
+)
+@click.option(
+    "--keys",
+    type=click.IntRange(1000, 10_000_000),
+    default=100_000,
+    show_default=True,
+    help="Objects that must come back, a page of the pool each.",
+)
+def restart(is_json: bool, is_quick: bool, rounds: int, keys: int) -> None:
+    """Kill master and server: how long objects are away, and that all come back."""
+    from mooncake_store.cli.bench import restart as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, keys=keys, is_quick=is_quick, watch=progress)
+
+    _show("restart", measure, is_json=is_json, is_quick=is_quick, rounds=rounds, keys=keys)
+
+
+@bench.command()
+@_shown
 @click.option("--trace", "path", type=click.Path(path_type=Path), help="JSON lines, plain or xz.")
 @click.option("--requests", type=click.IntRange(1), default=300, show_default=True)
 @click.option("--block-bytes", default="64KiB", show_default=True, help="Of a block of the trace.")

@@ -16,6 +16,13 @@
 #include "te.h"
 
 /* begin cdef */
+/* CRC32C of objects. */
+typedef enum {
+    CL_CHECKSUMS_OFF = 0,
+    CL_CHECKSUMS_PUT = 1,   /* computed at put, checked by the server, kept with the object */
+    CL_CHECKSUMS_VERIFY = 2 /* and what is read whole over the network is compared */
+} cl_checksums;
+
 typedef struct cl_config {
     const char *master; /* "ip:port", "[ip]:port", several with commas; NULL with master_unix */
     const char *master_unix;     /* path, tried first; NULL = none */
@@ -29,6 +36,7 @@ typedef struct cl_config {
     uint32_t staging_bytes; /* shared staging memory of a put on the same host; default 4 MiB */
     uint32_t allow_local;   /* 0: never shared memory or Unix sockets (to measure TCP) */
     uint32_t allow_relay;   /* 0: put_end is always sent by the client itself */
+    uint32_t checksums;     /* cl_checksums; default CL_CHECKSUMS_OFF */
 } cl_config;
 
 /* What went wrong, for one exception. */
@@ -44,7 +52,7 @@ typedef struct cl_counters {
     uint64_t gets, get_hits, get_misses, get_bytes, get_bytes_local;
     uint64_t puts, put_bytes, put_bytes_local;
     uint64_t lookups, locations_used, locations_gone;
-    uint64_t failures, sessions_lost, relayed_ends;
+    uint64_t failures, sessions_lost, relayed_ends, checksum_failures;
     uint64_t session;
     uint32_t epoch, nodes;
 } cl_counters;

@@ -42,6 +42,8 @@ typedef struct cl_location {
     int64_t expiry_ns; /* counted from when the look-up was sent (loc_expiry) */
     uint32_t lifetime_ms;
     uint32_t extent_count;
+    uint32_t checksum;
+    bool has_checksum;
     const cl_replica *replicas;
     const ms_extent *extents;
 } cl_location;
@@ -169,7 +171,7 @@ struct cl_client {
     atomic_ullong gets, get_hits, get_misses, get_bytes, get_bytes_local;
     atomic_ullong puts, put_bytes, put_bytes_local;
     atomic_ullong lookups, locations_used, locations_gone;
-    atomic_ullong failure_count, sessions_lost, relayed_ends;
+    atomic_ullong failure_count, sessions_lost, relayed_ends, checksum_failures;
 };
 
 /* ---- session ----------------------------------------------------------------------------------------------- */

@@ -367,6 +367,7 @@ ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {
                               .failures = client->failure_count,
                               .sessions_lost = client->sessions_lost,
                               .relayed_ends = client->relayed_ends,
+                              .checksum_failures = client->checksum_failures,
                               .session = client->session,
                               .epoch = client->epoch};
     for (size_t i = 0; i < CL_NODES_MAX; i++)

@@ -169,6 +169,21 @@ static void stale(cl_client *client, cl_item *item, read_state *state) {
         item->status = MS_NOT_FOUND;
 }
 
+/* What came over the network, when it was read whole and its checksum is known. */
+static ms_status check_bytes(cl_client *client, const cl_item *item, const cl_location *location,
+                             const cl_node *node, cl_failure *failure) {
+    if (client->config.checksums != CL_CHECKSUMS_VERIFY || !location->has_checksum ||
+        item->is_range)
+        return MS_OK;
+    uint32_t checksum = cl_item_checksum(item, location->size);
+    if (checksum == location->checksum)
+        return MS_OK;
+    atomic_fetch_add_explicit(&client->checksum_failures, 1, memory_order_relaxed);
+    return cl_fail(failure, MS_BAD_CHECKSUM, "read", node->name,
+                   "the bytes that came are not those that were put (CRC32C %08x, not %08x)",
+                   (unsigned)checksum, (unsigned)location->checksum);
+}
+
 /* Reads of one node: every pending item that chose it.  Items end OK, stay pending, or turn stale. */
 static void read_node(cl_client *client, cl_node *node, cl_item *items, read_state *states,
                       size_t count, int64_t deadline_ns, cl_failure *failure) {
@@ -264,13 +279,15 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
 #endif
         }
         at += runs;
+        if (outcome == MS_OK)
+            outcome = check_bytes(client, &items[i], states[i].location, node, failure);
         if (outcome == MS_OK) {
             finished(&items[i], &states[i]);
         } else if (outcome == MS_GONE || outcome == MS_WRONG_INCARNATION) {
             stale(client, &items[i], &states[i]);
         } else if (!has_other_replica(&states[i])) {
             items[i].status = outcome;
-            if (status == MS_OK)
+            if (status == MS_OK && outcome != MS_BAD_CHECKSUM)
                 cl_fail(failure, outcome, "read", node->name, "the read was refused");
         }
     }

@@ -3,6 +3,7 @@
 #define CL_PIECES_H
 
 #include "cl_internal.h"
+#include "ms_crc32c.h"
 
 typedef struct cl_cursor {
     const struct iovec *piece, *end;
@@ -37,6 +38,20 @@ static inline uint8_t *cl_cursor_next(cl_cursor *cursor, uint64_t length, uint64
     uint8_t *at = (uint8_t *)cursor->piece->iov_base + cursor->offset;
     cursor->offset += *run;
     return at;
+}
+
+/* CRC32C of the item's first `length` bytes. */
+static inline uint32_t cl_item_checksum(const cl_item *item, uint64_t length) {
+    cl_cursor cursor;
+    cl_cursor_open(&cursor, item);
+    uint32_t checksum = 0;
+    while (length > 0) {
+        uint64_t run;
+        const uint8_t *bytes = cl_cursor_next(&cursor, length, &run);
+        checksum = ms_crc32c(checksum, bytes, run);
+        length -= run;
+    }
+    return checksum;
 }
 
 /* Upper bound of runs when `extents` extents meet the item's pieces. */

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "cl_internal.h"
+#include "pieces.h"
 #include "put.h"
 
 static uint64_t wall_ms(void) {
@@ -157,6 +158,7 @@ void cl_put_write_seal(const cl_putting *put, size_t index, uint16_t part, uint1
                     .parent = cl_put_parent(put, index),
                     .group = put->options->group,
                     .number = put->end.number,
+                    .checksum = put->states[index].checksum,
                     .part = part,
                     .part_count = part_count,
                     .key_length = (uint16_t)item->key_length,
@@ -180,7 +182,9 @@ static void write_ends(const cl_putting *put, ms_writer *writer,
             continue;
         ms_end_item end = {.hash = put->items[i].hash,
                            .version = put->states[i].grant->version,
-                           .replica_mask = put->states[i].sealed};
+                           .replica_mask = put->states[i].sealed,
+                           .checksum = put->states[i].checksum,
+                           .flags = put->object_flags & MS_OBJECT_HAS_CHECKSUM};
         MS_WRITER_STRUCT(writer, &end);
     }
 }
@@ -313,6 +317,14 @@ static void revoke(cl_putting *put) {
     ms_writer_close(&request);
 }
 
+/* The seals come before the bytes on the wire, and end in the server's check of them. */
+static void compute_checksums(cl_putting *put) {
+    put->object_flags |= MS_OBJECT_HAS_CHECKSUM;
+    for (size_t i = 0; i < put->count; i++)
+        if (put->states[i].grant != NULL)
+            put->states[i].checksum = cl_item_checksum(&put->items[i], put->items[i].size);
+}
+
 /* ---- the call --------------------------------------------------------------------------------------------------- */
 
 static void count_puts(cl_client *client, cl_item *items, size_t count) {
@@ -387,6 +399,8 @@ ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_o
     memset(put.states, 0, count * sizeof *put.states);
     ms_status status = start(&put, pending, failure);
     if (status == MS_OK) {
+        if (client->config.checksums != CL_CHECKSUMS_OFF)
+            compute_checksums(&put);
         put.end = cl_number_start(client, 0);
         bool is_done = false;
         status = cl_put_write(&put, &is_done, failure);

@@ -9,6 +9,7 @@ typedef struct cl_put_state {
     uint64_t sealed;    /* bit per replica: every extent of it is SEALED */
     ms_status failed;   /* of a replica that is not */
     uint32_t runs;      /* write items of the replica that is being written */
+    uint32_t checksum;  /* with MS_OBJECT_HAS_CHECKSUM in object_flags */
     bool ended;         /* the master has answered put_end */
 } cl_put_state;
 

@@ -39,6 +39,7 @@ typedef struct ma_config {
     uint32_t connections_max;      /* of clients, tools and servers together */
     uint32_t answers_kept_max;     /* answers kept for repeats, a session */
     uint64_t placement_seed;       /* makes placement repeatable in tests */
+    uint32_t version;              /* of the package, see the metric master_version */
     int32_t log_level;             /* lines below this are not written: 10 debug, 20 info, ... */
 } ma_config;
 
@@ -54,6 +55,9 @@ ms_status ma_master_listen_unix(ma_master *master, const char *path, char *error
  * of clients are closed instead of answered, and their HELLO is refused with NOT_LEADER.  May be called from
  * any thread, before listening and whenever the lease is renewed. */
 void ma_set_lease_deadline(ma_master *master, int64_t boottime_ns);
+/* A member that the coordinator knows, before listening.  With such, requests that need the index wait until all of
+ * them have brought their inventories, or for 1 s when one has, or for 5 s. */
+ms_status ma_expect_member(ma_master *master, const uint8_t node_id[16]);
 /* Closes every connection and joins the I/O thread. */
 void ma_master_close(ma_master *master);
 
@@ -142,6 +146,9 @@ typedef struct ma_tombstone {
 ms_status ma_tombstone_add(ma_master *master, const ma_tombstone *tombstone);
 /* The oldest that was not handed out yet; false: none. */
 bool ma_tombstone_next(ma_master *master, ma_tombstone *tombstone);
+/* How many of those that were added or written, in that order, the coordinator need not keep any longer: every
+ * member has been adopted, and what they struck is cleared. */
+uint64_t ma_tombstones_settled(ma_master *master);
 /* It is written (MS_OK), or it cannot be: then those who wait for it are told so. */
 void ma_tombstone_done(ma_master *master, const ma_tombstone *tombstone, ms_status status);
 /* end cdef */

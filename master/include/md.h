@@ -106,6 +106,9 @@ void md_freed(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
               const ms_free_item *item);
 void md_noted(md_core *core, md_now now, uint64_t tag, uint32_t server, ms_status status);
 void md_copied(md_core *core, md_now now, uint64_t task, ms_status status);
+/* Every member has been adopted, and what tombstones struck is CLEARED: nobody needs those that are there, here or
+ * at the coordinator. */
+bool md_tombstones_settle(md_core *core);
 void md_tombstoned(md_core *core, md_now now, ms_hash hash, uint64_t version, ms_status status);
 uint32_t md_server_count(const md_core *core);
 ms_status md_server_get(const md_core *core, uint32_t server, md_server_view *view);

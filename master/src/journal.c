@@ -68,7 +68,9 @@ void ma_log(ma_master *master, ma_log_kind kind, int level, const char *format, 
         journal->rates[kind].second = second;
         journal->rates[kind].count = journal->rates[kind].suppressed = 0;
     }
-    if (journal->rates[kind].count++ < MA_LOG_LINES_PER_S) {
+    /* Who puts into a full pool does so thousands of times a second, and one line says it all. */
+    uint32_t lines_max = kind == MA_LOG_SPACE ? 1 : MA_LOG_LINES_PER_S;
+    if (journal->rates[kind].count++ < lines_max) {
         va_list arguments;
         va_start(arguments, format);
         append_line(journal, wall_ms, level, format, arguments);
@@ -129,6 +131,7 @@ ms_status ma_tombstone_add(ma_master *master, const ma_tombstone *tombstone) {
     pthread_mutex_lock(&master->lock);
     ms_status status = md_tombstone_add(
         master->core, (ms_hash){tombstone->hash_low, tombstone->hash_high}, tombstone->version);
+    master->stones_seen += status == MS_OK;
     pthread_mutex_unlock(&master->lock);
     return status;
 }
@@ -174,13 +177,29 @@ void ma_tombstones_take(ma_master *master) {
         pthread_mutex_unlock(&journal->lock);
         if (!is_there)
             return;
-        if (result.status == MS_OK)
+        if (result.status == MS_OK) {
             master->counts.tombstones_written++;
-        else
+            master->stones_seen++;
+        } else {
             ma_log(master, MA_LOG_TOMBSTONE, MA_ERROR, "tombstone_not_written status=%s",
                    ms_status_name(result.status));
+        }
         md_tombstoned(master->core, master->now,
                       (ms_hash){result.tombstone.hash_low, result.tombstone.hash_high},
                       result.tombstone.version, result.status);
     }
+}
+
+void ma_tombstones_settle(ma_master *master) {
+    if (master->stones_settled == master->stones_seen || !md_tombstones_settle(master->core))
+        return;
+    master->stones_settled = master->stones_seen;
+    wake(&master->journal);
+}
+
+uint64_t ma_tombstones_settled(ma_master *master) {
+    pthread_mutex_lock(&master->lock);
+    uint64_t settled = master->stones_settled;
+    pthread_mutex_unlock(&master->lock);
+    return settled;
 }

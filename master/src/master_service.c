@@ -50,7 +50,8 @@ void ma_done(ma_call *call) {
 
 /* ---- methods ------------------------------------------------------------------------------------ */
 
-enum { ANY_RIGHT = 0, NEEDS_WRITE = 1, ONE_WAY = 2, FOR_SERVERS = 4 };
+/* NEEDS_INDEX: a new leader answers it when the inventories are there. */
+enum { ANY_RIGHT = 0, NEEDS_WRITE = 1, ONE_WAY = 2, FOR_SERVERS = 4, NEEDS_INDEX = 8 };
 
 typedef struct method {
     void (*handle)(ma_call *call);
@@ -58,23 +59,23 @@ typedef struct method {
 } method;
 
 static const method methods[] = {
-    [MS_EXISTS_KEYS] = {ma_call_exists, ANY_RIGHT},
-    [MS_LOOKUP] = {ma_call_lookup, ANY_RIGHT},
-    [MS_MATCH_PREFIX] = {ma_call_match_prefix, ANY_RIGHT},
-    [MS_PUT_START] = {ma_call_put_start, NEEDS_WRITE},
+    [MS_EXISTS_KEYS] = {ma_call_exists, NEEDS_INDEX},
+    [MS_LOOKUP] = {ma_call_lookup, NEEDS_INDEX},
+    [MS_MATCH_PREFIX] = {ma_call_match_prefix, NEEDS_INDEX},
+    [MS_PUT_START] = {ma_call_put_start, NEEDS_WRITE | NEEDS_INDEX},
     [MS_PUT_END] = {ma_call_put_end, NEEDS_WRITE},
     [MS_REVOKE] = {ma_call_revoke, NEEDS_WRITE},
-    [MS_REMOVE] = {ma_call_remove, NEEDS_WRITE},
+    [MS_REMOVE] = {ma_call_remove, NEEDS_WRITE | NEEDS_INDEX},
     [MS_TOUCH] = {ma_call_touch, ONE_WAY},
-    [MS_PIN] = {ma_call_pin, ANY_RIGHT},
+    [MS_PIN] = {ma_call_pin, NEEDS_INDEX},
     [MS_UNPIN] = {ma_call_unpin, ANY_RIGHT},
-    [MS_LIST] = {ma_call_list, ANY_RIGHT},
-    [MS_STAT] = {ma_call_stat, ANY_RIGHT},
-    [MS_ANNOTATE] = {ma_call_annotate, NEEDS_WRITE},
-    [MS_CHANGE_REPLICA] = {ma_call_change_replica, NEEDS_WRITE},
+    [MS_LIST] = {ma_call_list, NEEDS_INDEX},
+    [MS_STAT] = {ma_call_stat, NEEDS_INDEX},
+    [MS_ANNOTATE] = {ma_call_annotate, NEEDS_WRITE | NEEDS_INDEX},
+    [MS_CHANGE_REPLICA] = {ma_call_change_replica, NEEDS_WRITE | NEEDS_INDEX},
     [MS_MEMBERS] = {ma_call_members, FOR_SERVERS},
     [MS_STATUS] = {ma_call_status, FOR_SERVERS},
-    [MS_REMOVE_MATCHING] = {ma_call_remove_matching, NEEDS_WRITE},
+    [MS_REMOVE_MATCHING] = {ma_call_remove_matching, NEEDS_WRITE | NEEDS_INDEX},
     [MS_EVENTS] = {ma_call_events, ANY_RIGHT},
     [MS_KEEPALIVE] = {ma_call_keepalive, ANY_RIGHT},
     [MS_CLOSE_SESSION] = {ma_call_close_session, ANY_RIGHT},
@@ -129,6 +130,10 @@ static void handle_frame(ma_call *call) {
     }
     if (is_refused(call, method)) {
         call->master->counts.requests_refused++;
+        return;
+    }
+    if ((method->rules & NEEDS_INDEX) != 0 && !ma_is_warm(call->master)) {
+        call->is_answered_later = ma_hold_frame(call);
         return;
     }
     method->handle(call);
@@ -225,17 +230,17 @@ static ms_status on_hello(void *context, const te_request *request, uint8_t answ
     return status;
 }
 
-static void on_request(void *context, const te_request *request) {
-    ma_master *master = context;
+static void serve_frame(ma_master *master, const te_request *request, int64_t started_ns,
+                        bool is_new) {
     const ms_header *header = request->header;
     ma_call call = {.master = master,
                     .request = request,
                     .connection = request->peer_context,
-                    .started_ns = te_now_ns()};
+                    .started_ns = started_ns};
 
     pthread_mutex_lock(&master->lock);
-    read_clock(master, call.started_ns);
-    master->counts.frames++;
+    read_clock(master, is_new ? started_ns : te_now_ns());
+    master->counts.frames += is_new;
     ms_writer_reset(&master->answer);
     handle_frame(&call);
     ma_drain(master);
@@ -268,6 +273,30 @@ static void on_request(void *context, const te_request *request) {
         te_close_peer(master->engine, request->peer, "a frame makes no sense");
 }
 
+/* Frames that waited for the index, in the order in which they came.  On the I/O thread, without the lock. */
+static void serve_held(ma_master *master) {
+    for (;;) {
+        pthread_mutex_lock(&master->lock);
+        ma_held *held = ma_held_next(master);
+        pthread_mutex_unlock(&master->lock);
+        if (held == NULL)
+            return;
+        te_request request = {.peer = held->peer,
+                              .peer_context = held->connection,
+                              .header = &held->header,
+                              .body = (const uint8_t *)held->body};
+        serve_frame(master, &request, held->started_ns, false);
+        free(held);
+    }
+}
+
+static void on_request(void *context, const te_request *request) {
+    ma_master *master = context;
+    serve_frame(master, request, te_now_ns(), true);
+    if (master->held_count != 0) /* this thread's alone */
+        serve_held(master);
+}
+
 static void on_answer(void *context, const te_request *answer) {
     ma_master *master = context;
     ma_connection *connection = answer->peer_context;
@@ -292,6 +321,7 @@ static void on_close(void *context, te_peer peer, void *peer_context, const char
     else
         ma_session_detach(connection);
     ma_batches_forget_peer(master, peer);
+    ma_held_forget(master, peer);
     free(connection);
     ma_drain(master);
     pthread_mutex_unlock(&master->lock);
@@ -313,15 +343,19 @@ static void on_tick(void *context, int64_t now_ns) {
     master->turned_ms = master->now.now_ms;
     ma_tombstones_take(master);
     ma_members_tick(master);
+    ma_warm_check(master);
     if (master->now.now_ms - master->ticked_ms >= CORE_TICK_MS) {
         master->ticked_ms = master->now.now_ms;
         md_tick(master->core, master->now);
         ma_batches_tick(master);
         pass_engine_log_on(master);
+        ma_tombstones_settle(master);
     }
     ma_drain(master);
     pthread_mutex_unlock(&master->lock);
     ma_flush(master);
+    if (master->held_count != 0)
+        serve_held(master);
 }
 
 /* ---- open and close --------------------------------------------------------------------------------- */
@@ -407,6 +441,8 @@ ms_status ma_master_open(const ma_config *config, ma_master **out, char *error) 
     read_boot_id(master->boot_id);
     master->members_serial = 1;
     master->outbox_last = &master->outbox_first;
+    master->held_last = &master->held_first;
+    master->is_warm = true;
     master->answer = ms_writer_growable(MS_BODY_BYTES_MAX);
     master->scratch = ms_writer_growable(MS_BODY_BYTES_MAX);
     pthread_mutex_init(&master->lock, NULL);
@@ -471,6 +507,7 @@ void ma_master_close(ma_master *master) {
         return;
     if (master->engine != NULL)
         te_engine_close(master->engine); /* on_close comes for every connection */
+    ma_held_close(master);
     ma_batches_close(master);
     ma_members_close(master);
     ma_sessions_close(master);

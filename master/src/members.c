@@ -117,6 +117,7 @@ ms_status ma_member_join(ma_master *master, ma_connection *connection, const ms_
     master->members[server] = member;
     connection->server = server;
     master->members_serial++;
+    ma_warm_for_first(master);
     char name[64];
     ma_log(master, MA_LOG_SERVER, MA_INFO,
            "server_joined server=%u node=\"%s\" incarnation=%u segments=%u", (unsigned)server,
@@ -171,6 +172,8 @@ static void take_inventory(ma_call *call, ma_member *member) {
         return;
     }
     member->is_adopted = true;
+    master->has_adopted = true;
+    ma_warm_check(master);
     char name[64];
     ma_log(master, MA_LOG_SERVER, MA_INFO, "server_ready server=%u node=\"%s\" incarnation=%u",
            (unsigned)server, ma_printable(member->name, strlen(member->name), name, sizeof name),

@@ -146,7 +146,14 @@ static const struct {
 };
 #define PER_SERVER (sizeof per_server / sizeof *per_server)
 
-size_t ma_metric_count(void) { return md_counter_count() + COUNTED + SPACES + PER_SERVER; }
+/* ---- the last one: a client finds what it knows by position ---------------------------------------------- */
+
+static const ma_metric version_metric = {
+    .name = "master_version",
+    .help =
+        "Version of the master: 1,000,000 for each major, 1,000 for each minor, 1 for each patch."};
+
+size_t ma_metric_count(void) { return md_counter_count() + COUNTED + SPACES + PER_SERVER + 1; }
 
 static bool ends_with_total(const char *name) {
     size_t length = strlen(name);
@@ -167,6 +174,8 @@ void ma_metric_get(size_t id, ma_metric *metric) {
         metric->name = per_server[id].name;
         metric->help = per_server[id].help;
         metric->is_labelled = true;
+    } else if (id == PER_SERVER) {
+        *metric = version_metric;
     }
     metric->is_counter = metric->name != NULL && ends_with_total(metric->name);
 }
@@ -218,6 +227,7 @@ static void each_sample(ma_master *master, void (*take)(void *context, ma_sample
                                       .label = server + 1,
                                       .value = server_value(member, &view, i)});
     }
+    take(context, (ma_sample){.id = id + PER_SERVER, .value = master->config.version});
 }
 
 typedef struct sample_room {

@@ -57,6 +57,10 @@ void ma_describe_space(ma_master *master, char *sentence, size_t size) {
     }
     md_space space = {0};
     md_space_report(master->core, &space);
+    if (space.bytes_total == 0) {
+        snprintf(sentence, size, "no store server has brought its inventory yet");
+        return;
+    }
     char text[8][24];
     snprintf(sentence, size,
              "of %s there are %s hard-pinned, %s pinned by sessions, %s leased, %s being written, "

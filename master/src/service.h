@@ -7,6 +7,7 @@
  *   dedupe.c     answers kept for repeats of numbered requests
  *   relay.c      put_end in a client's name, from a store server
  *   members.c    store servers: join, adopt, inventory, free, heartbeat
+ *   warming.c    what needs the index waits until the inventories are there
  *   sessions.c   sessions and the connections that belong to them
  *   matching.c   prefixes and regular expressions
  *   outbox.c     frames to be sent once the lock is free; the core's effects become frames here
@@ -46,6 +47,7 @@ typedef struct ma_session ma_session;
 typedef struct ma_batch ma_batch;
 typedef struct ma_member ma_member;
 typedef struct ma_message ma_message;
+typedef struct ma_held ma_held;
 
 /* A connection of a client or tool (with a session) or of a store server (with a member). */
 struct ma_connection {
@@ -163,6 +165,7 @@ typedef enum {
     MA_LOG_SESSION,
     MA_LOG_SPACE,
     MA_LOG_TOMBSTONE,
+    MA_LOG_WARMING,
     MA_LOG_KINDS
 } ma_log_kind;
 
@@ -189,6 +192,16 @@ typedef struct ma_journal {
     ma_tombstone_result *results;
     uint32_t result_first, result_count;
 } ma_journal;
+
+/* ---- warming ---------------------------------------------------------------------------------- */
+struct ma_held {
+    ma_held *next;
+    te_peer peer;
+    ma_connection *connection;
+    ms_header header;
+    int64_t started_ns;
+    uint64_t body[]; /* aligned, as frames are */
+};
 
 /* ---- the master ------------------------------------------------------------------------------- */
 typedef struct ma_op_stat {
@@ -227,6 +240,16 @@ struct ma_master {
     uint64_t items_parked;
     uint64_t answer_bytes_kept; /* of all sessions */
 
+    bool is_warm;           /* requests that need the index are answered */
+    bool has_adopted;       /* some store server's inventory is here */
+    int64_t warm_begin_ms;  /* since when is waited */
+    uint32_t warm_expected; /* members that the coordinator knows */
+    ma_held *held_first, **held_last;
+    size_t held_bytes;
+    uint32_t held_count;
+    uint64_t stones_seen,
+        stones_settled; /* tombstones: known to the coordinator; no longer needed there */
+
     ma_message *outbox_first, **outbox_last;
     te_peer doomed[16]; /* to be closed once the lock is free, see ma_doom */
     uint32_t doomed_count;
@@ -261,6 +284,20 @@ ms_status ma_fail(ma_call *call, ms_status status, const char *format, ...)
 void ma_fail_bad_frame(ma_call *call);
 /* The answer is in master->answer, if it found room. */
 void ma_done(ma_call *call);
+
+/* ---- warming.c ---------------------------------------------------------------------------------- */
+/* Whether the index is complete, as far as it will be: until then what needs it waits. */
+bool ma_is_warm(ma_master *master);
+/* Keeps a frame until then.  False: there is no room, and the call is settled with UNAVAILABLE. */
+bool ma_hold_frame(ma_call *call);
+/* The first store server of a leader that expected none has joined: its inventory is waited for. */
+void ma_warm_for_first(ma_master *master);
+/* Under the lock, each tick and after each inventory. */
+void ma_warm_check(ma_master *master);
+/* A held frame that may go now, or NULL; the caller frees it. */
+ma_held *ma_held_next(ma_master *master);
+void ma_held_forget(ma_master *master, te_peer peer);
+void ma_held_close(ma_master *master);
 
 /* ---- calls.c ------------------------------------------------------------------------------------ */
 void ma_call_exists(ma_call *call);
@@ -414,6 +451,8 @@ const char *ma_printable(const void *text, size_t length, char *room, size_t siz
 ms_status ma_tombstone_queue(ma_master *master, ms_hash hash, uint64_t version);
 /* Results that Python has handed back go to the core.  Under the lock. */
 void ma_tombstones_take(ma_master *master);
+/* Under the lock, each tick of the core: whether the coordinator may forget what it holds. */
+void ma_tombstones_settle(ma_master *master);
 
 static inline uint32_t ma_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 

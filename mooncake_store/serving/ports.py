@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import socket
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mooncake_store.errors import ConfigError, InUseError
@@ -82,32 +85,77 @@ def reserve(address: str, port: int, what: str, *, any_if_taken: bool = False) -
 
 def in_use(address: str, port: int, what: str) -> InUseError:
     """Return the error that names who holds a port."""
-    holder = holder_of_port(port)
-    by = f" by {holder}" if holder else " by a process of another user"
-    return InUseError(f"port {port} of {address}, wanted for {what}, is in use{by}", stage="listen")
+    return InUseError(
+        f"port {port} of {address}, wanted for {what}, is in use by {holder_of_port(port)}",
+        stage="listen",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    """A line of /proc/net/tcp."""
+
+    is_listening: bool
+    user_id: int
+    inode: int
 
 
 def holder_of_port(port: int) -> str:
-    """Return `pid 123 (name)` of the process that listens on a TCP port, or an empty text.
+    """Return who holds a TCP port: `pid 123 (name)`, or as much as can be known.
 
-    The kernel shows the descriptors of this user's processes only.
+    A port can be taken without anybody listening: by a connection that was given this number, or by
+    a socket that is only bound.  And the kernel shows the descriptors of a user's own processes.
     """
-    inodes = set()
+    sockets = _sockets_at(port)
+    listening = [found for found in sockets if found.is_listening]
+    return _describe(listening or sockets, _process_with, os.geteuid())
+
+
+def _describe(
+    sockets: Sequence[_Socket], process_with: Callable[[Collection[int]], str], user_id: int
+) -> str:
+    if not sockets:
+        return "a socket that does not listen, or one of another container"
+    of = "" if sockets[0].is_listening else "a connection of "
+    inodes = {found.inode for found in sockets if found.inode}
+    if not inodes:  # its process has closed it
+        return "a connection that has just ended; try again in a minute"
+    process = process_with(inodes)
+    if process:
+        return of + process
+    owner = sockets[0].user_id
+    if user_id not in (0, owner):
+        return f"{of}a process of another user ({_user_name(owner)})"
+    return f"{of}a process that cannot be seen from here (of another container?)"
+
+
+def _sockets_at(port: int) -> list[_Socket]:
+    found = []
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in Path("/proc/net", table).read_text().splitlines()[1:]:
                 fields = line.split()
-                is_listening = fields[3] == "0A"
-                if is_listening and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    if not inodes:
-        return ""
+                if int(fields[1].rpartition(":")[2], 16) == port:
+                    found.append(_Socket(fields[3] == "0A", int(fields[7]), int(fields[9])))
+    return found
+
+
+def _process_with(inodes: Collection[int]) -> str:
+    """Return `pid 123 (name)` of a process that has one of these sockets, or an empty text."""
+    links = {f"socket:[{inode}]" for inode in inodes}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         with contextlib.suppress(OSError):
             for descriptor in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):
-                    if os.readlink(descriptor) in inodes:
+                    if os.readlink(descriptor) in links:
                         return f"pid {process.name} ({(process / 'comm').read_text().strip()})"
     return ""
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return f"uid {user_id}"

@@ -316,6 +316,38 @@ static void test_checksums(void) {
     stop(&master, &node);
 }
 
+/* No I/O thread is held for long: a larger object's checksum is kept as it was given. */
+static void test_checksums_are_checked_up_to_a_size(void) {
+    enum { CHECKED = 16 * MIB };
+    master master;
+    node node;
+    client client;
+    start(&master, &node);
+    node_close(&node);
+    node_open(&node, 64 * MIB, master.address);
+    master_wait_connections(&master, 2);
+    CHECK_STATUS(master_adopt(&master, EPOCH, NULL), MS_OK);
+    node_wait_adopted(&node);
+    client_open(&client, &node, false, SESSION, EPOCH, MS_RIGHT_WRITE);
+    uint8_t *bytes = calloc(1, CHECKED + 1);
+    put wrong = {.page_count = CHECKED / 4096,
+                 .version = version_of(1),
+                 .bytes = bytes,
+                 .length = CHECKED,
+                 .checksum = 12345,
+                 .flags = MS_OBJECT_HAS_CHECKSUM};
+    CHECK_STATUS(client_put(&client, &wrong), MS_BAD_CHECKSUM);
+    wrong.page = wrong.page_count++;
+    wrong.length++;
+    CHECK_STATUS(client_put(&client, &wrong), MS_OK);
+    static inventory found;
+    CHECK_STATUS(master_adopt(&master, EPOCH + 1, &found), MS_OK);
+    CHECK(found.count == 1 && found.items[0].checksum == 12345);
+    free(bytes);
+    client_close(&client);
+    stop(&master, &node);
+}
+
 static void test_notes(void) {
     master master;
     node node;
@@ -933,6 +965,7 @@ int main(void) {
     RUN(test_hello_is_checked());
     RUN(test_free_and_reuse());
     RUN(test_checksums());
+    RUN(test_checksums_are_checked_up_to_a_size());
     RUN(test_notes());
     RUN(test_relay());
     RUN(test_a_frozen_writer_is_fenced());

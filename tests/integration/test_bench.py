@@ -53,9 +53,13 @@ def bench(*arguments: str) -> dict:
                 "given back after removing a random 80 %",
             ],
         ),
+        (
+            ["restart"],
+            ["master killed: first object read", "both killed: lost", "inventory on the server"],
+        ),
         (["trace"], ["block hits, same host", "store a request, p99, TCP"]),
     ],
-    ids=["raw", "transfer", "store", "meta", "trace"],
+    ids=["raw", "transfer", "store", "meta", "restart", "trace"],
 )
 def test_command_measures_its_rows_on_this_machine(arguments, rows):
     said = bench(*arguments, *QUICK)

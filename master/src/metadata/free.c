@@ -307,6 +307,15 @@ void md_tombstones_clear(md_core *core) {
     MD_COUNT(core, tombstones) = 0;
 }
 
+bool md_tombstones_settle(md_core *core) {
+    /* A leader that knows no member yet does not know whom they are for. */
+    if (core->server_count == 0 || core->absent_count != 0 || core->stones.count != 0 ||
+        MD_COUNT(core, frees_pending) != MD_COUNT(core, frees_cleared))
+        return false;
+    md_tombstones_clear(core);
+    return true;
+}
+
 /* Every uncleared extent is at a server that is away. */
 static bool only_absent_left(md_core *core, const md_leave *leave) {
     for (uint32_t free = leave->first_free; free != 0; free = free_at(core, free)->leave_next)

@@ -104,6 +104,9 @@ def test_doctor_looks_at_everything(mooncake: Callable[..., Any], running: Any) 
 def test_versions_are_told(mooncake: Callable[..., Any]) -> None:
     document = mooncake("version", "--json").json("version")
     assert document["version"] in mooncake("version").text
+    assert document["master"]["version"] == document["version"]
+    away = mooncake("version", "--master", "127.0.0.1:1", "--json").json("version")
+    assert away["master"] == {"address": "127.0.0.1:1", "version": None}
     assert mooncake("--version").text == f"mooncake-store {document['version']}\n"
 
 

@@ -271,6 +271,7 @@ class ServerDouble(FramePeer):
         page_count: int = 1024,
         inventory: tuple[frames.InventoryItem, ...] = (),
         stats: bool = True,
+        holds_inventory: bool = False,
         name: bytes = b"",
     ) -> None:
         self.incarnation = incarnation
@@ -278,6 +279,9 @@ class ServerDouble(FramePeer):
         self.inventory = inventory
         self.seen: list[Frame] = []
         self.holds_frees = threading.Event()  # set: FREEs are noted, not answered
+        self.may_tell = threading.Event()  # cleared: the inventory waits
+        if not holds_inventory:
+            self.may_tell.set()
         self.is_adopted = threading.Event()
         self.has_stats = stats
         self.epoch = 0
@@ -319,6 +323,7 @@ class ServerDouble(FramePeer):
                     adopt = frames.Adopt.decode(frame.body)
                     self.epoch, self.number = adopt.epoch, adopt.server
                     self.answer(frame)
+                    self.may_tell.wait(20.0)
                     self._oneway(Method.INVENTORY, frames.Inventory(self.inventory), flags=1)
                     self.is_adopted.set()
                 elif frame.method == Method.FREE and not self.holds_frees.is_set():

@@ -784,12 +784,53 @@ def test_what_a_server_brings_in_its_inventory_is_there(
         page=5,
         page_count=2,
         size=5000,
+        tenant=b"default",
         key=b"kept",
     )
     bench.ready_server(master, client, inventory=(item,))
     (location,) = client.value(Method.LOOKUP, client.hashes(b"kept")).items
     assert location.size == 5000
     assert location.replicas[0].extents == (frames.Extent(5, 2),)
+
+
+def test_what_needs_the_index_waits_for_the_first_inventory(
+    bench: Any, master: Any, client: Any
+) -> None:
+    item = frames.InventoryItem(
+        hash=client.hash(b"kept"),
+        version=frames.version(1, 3) - (1 << 43),
+        page=5,
+        page_count=1,
+        size=9,
+        tenant=b"default",
+        key=b"kept",
+    )
+    server = bench.server(master, inventory=(item,), holds_inventory=True)
+    server.wait_frame(Method.ADOPT)
+    lookup = client.start(Method.LOOKUP, client.hashes(b"kept"))
+    put = client.start(Method.PUT_START, frames.PutStart(0, (client.put_item(b"new"),)))
+    assert client.is_silent(0.2)
+    assert client.ask(Method.KEEPALIVE).status == Status.OK  # what needs no index does not wait
+    gone = bench.client(master)
+    gone.start(Method.LOOKUP, gone.hashes(b"kept"))
+    gone.close()
+    server.may_tell.set()
+    (location,) = frames.Locations.decode(client.finish(lookup).body).items
+    assert location.size == 9
+    assert frames.Grants.decode(client.finish(put).body).grants[0].status == Status.OK
+
+
+def test_what_needs_the_index_waits_for_a_second_at_most(
+    bench: Any, master: Any, client: Any
+) -> None:
+    server = bench.server(master, holds_inventory=True)
+    server.wait_frame(Method.ADOPT)
+    started_s = time.monotonic()
+    answer = client.value(Method.PUT_START, frames.PutStart(0, (client.put_item(b"new"),)))
+    assert 0.7 < time.monotonic() - started_s < 5.0
+    assert answer.grants[0].status == Status.UNAVAILABLE
+    assert answer.sentence == b"no store server has brought its inventory yet"
+    server.may_tell.set()
 
 
 # ---- many ----------------------------------------------------------------------------------------

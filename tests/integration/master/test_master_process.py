@@ -134,6 +134,7 @@ def test_what_was_removed_while_its_holder_was_silent_stays_removed_after_a_rest
             page=grant.replicas[0].extents[0].page,
             page_count=1,
             size=4096,
+            tenant=b"default",
             key=key,
         )
         for key, grant in ((b"removed", removed), (b"kept", kept))

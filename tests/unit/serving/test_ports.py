@@ -20,8 +20,37 @@ def test_the_holder_of_a_port_is_found_for_both_families() -> None:
             port = held.getsockname()[1]
             assert ports.holder_of_port(port).startswith(f"pid {os.getpid()} (")
             assert not ports.is_free(address, port)
-        assert ports.holder_of_port(port) == ""
+        assert ports.holder_of_port(port).startswith("a socket that does not listen")
         assert ports.is_free(address, port)
+
+
+def test_a_port_can_be_taken_without_a_listener() -> None:
+    own = f"pid {os.getpid()} ("
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert not ports.is_free("127.0.0.1", port)
+        assert ports.holder_of_port(port).startswith("a socket that does not listen")
+    with socket.socket() as listener, socket.socket() as caller:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        caller.connect(listener.getsockname())
+        port = caller.getsockname()[1]
+        assert ports.holder_of_port(port).startswith(f"a connection of {own}")
+        with pytest.raises(InUseError, match="wanted for HTTP, is in use by a connection of pid"):
+            ports.reserve("127.0.0.1", port, "HTTP")
+
+
+def test_who_cannot_be_seen_is_named_by_what_is_known() -> None:
+    unseen = lambda _: ""  # noqa: E731
+    listening = [ports._Socket(is_listening=True, user_id=65534, inode=7)]
+    connected = [ports._Socket(is_listening=False, user_id=1000, inode=7)]
+    ended = [ports._Socket(is_listening=False, user_id=0, inode=0)]
+    assert ports._describe(listening, unseen, 1000) == "a process of another user (nobody)"
+    for user_id in (0, 65534):  # root sees all, and everybody what is their own
+        assert "another container" in ports._describe(listening, unseen, user_id)
+    assert ports._describe(connected, unseen, 1).startswith("a connection of a process of another")
+    assert "just ended" in ports._describe(ended, unseen, 1000)
 
 
 def test_a_reserved_port_is_kept_from_others_and_given_to_who_shares_it() -> None:
