@@ -1,8 +1,9 @@
 /* What the files of the client core share.
  *
  * Locks, in the order in which they may be taken: session_lock, members_lock, a location shard's lock,
- * touch_lock, staging_lock, owed_lock.  None is held over a system call but session_lock and members_lock, which
- * serialise reconnecting and fetching MEMBERS (callers that need neither never touch them).
+ * touch_lock, staging_lock, owed_lock, pins_lock; pins_calls before all of them.  None is held over a system call but
+ * session_lock and members_lock, which serialise reconnecting and fetching MEMBERS (callers that need neither never
+ * touch them), and pins_calls.
  */
 #ifndef CL_INTERNAL_H
 #define CL_INTERNAL_H
@@ -112,6 +113,21 @@ void cl_view_end(cl_client *client, const cl_view *view);
 void cl_views_settle(cl_client *client, bool is_last);
 void cl_views_forget(cl_client *client);
 
+/* ---- pins ---------------------------------------------------------------------------------------------- */
+typedef struct cl_pins cl_pins;
+
+bool cl_pins_open(cl_client *client);
+void cl_pins_close(cl_client *client);
+/* Around a call that pins or unpins and what it says here about it. */
+void cl_pins_call_begin(cl_client *client);
+void cl_pins_call_end(cl_client *client);
+void cl_pins_add(cl_client *client, ms_hash hash, uint32_t deadline_ms);
+/* An unpin was answered; was_there: the master had the pin.  True: it had not, but a lost session did. */
+bool cl_pins_drop(cl_client *client, ms_hash hash, bool was_there);
+bool cl_pins_any(cl_client *client);
+/* Pins again what was pinned in sessions that are lost; the keeper's. */
+void cl_pins_again(cl_client *client);
+
 /* ---- the client ---------------------------------------------------------------------------------------- */
 typedef struct cl_staging {
     uint8_t *address;
@@ -157,6 +173,10 @@ struct cl_client {
     pthread_mutex_t staging_lock;
     pthread_cond_t staging_free;
     cl_staging staging[CL_STAGING_MAX];
+
+    pthread_rwlock_t pins_calls;
+    pthread_mutex_t pins_lock;
+    cl_pins *pins;
 
     pthread_mutex_t owed_lock;
     cl_owed_view *owed;

@@ -151,6 +151,7 @@ static void client_destroy(cl_client *client) {
     pthread_mutex_destroy(&client->members_lock);
     pthread_mutex_destroy(&client->number_lock);
     pthread_mutex_destroy(&client->touch_lock);
+    cl_pins_close(client);
     pthread_mutex_destroy(&client->staging_lock);
     pthread_cond_destroy(&client->staging_free);
     pthread_mutex_destroy(&client->owed_lock);
@@ -213,7 +214,7 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
 
     ms_status status = MS_NO_MEMORY;
     cl_fail(failure, status, "open", "", "out of memory");
-    if (!copy_text(&client->master_addresses, config->master) ||
+    if (!cl_pins_open(client) || !copy_text(&client->master_addresses, config->master) ||
         !copy_text(&client->name, config->name) ||
         !copy_text(&client->master_unix, config->allow_local ? config->master_unix : NULL) ||
         !copy_text(&client->token, config->token))

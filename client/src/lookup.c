@@ -210,6 +210,8 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
                             {.iov_base = list.hashes, .iov_len = count * sizeof *list.hashes}};
     te_reply reply = {.grow = true};
     int64_t sent_ns = te_now_ns();
+    if (pin)
+        cl_pins_call_begin(client);
     status = cl_master_call(client, MS_MATCH_PREFIX, 0, body, 2, &reply, "match_prefix",
                             deadline_ns, failure);
     if (status == MS_OK) {
@@ -218,6 +220,8 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
         status = !reader.is_bad && answered <= count
                      ? take_locations(client, items, count, answered, NULL, &reader, sent_ns)
                      : MS_BAD_FRAME;
+        for (uint32_t i = 0; pin && status == MS_OK && i < answered; i++)
+            cl_pins_add(client, items[i].hash, pin_deadline_ms);
         if (status == MS_OK)
             *matched = answered;
         else
@@ -225,6 +229,8 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
     } else {
         cl_fail_all(items, count, status);
     }
+    if (pin)
+        cl_pins_call_end(client);
     cl_fail_all(items, count, MS_NOT_FOUND);
     free(reply.body);
     list_free(&list);
@@ -243,6 +249,15 @@ static bool take_statuses(cl_item *items, size_t count, size_t pending, const te
         if (items[i].status == MS_PENDING)
             items[i].status = (ms_status)ms_array_u32(statuses, at++);
     return true;
+}
+
+/* Pins are taken again in a new session, so the client has to know them. */
+static void remember_pin(cl_client *client, uint16_t method, cl_item *item, uint32_t deadline_ms) {
+    if (method == MS_PIN && item->status == MS_OK)
+        cl_pins_add(client, item->hash, deadline_ms);
+    else if (method == MS_UNPIN && (item->status == MS_OK || item->status == MS_NOT_FOUND) &&
+             cl_pins_drop(client, item->hash, item->status == MS_OK))
+        item->status = MS_OK;
 }
 
 ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t count,
@@ -271,9 +286,13 @@ ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t cou
                          : (struct iovec){.iov_base = list.head, .iov_len = sizeof list.head},
         {.iov_base = list.hashes, .iov_len = pending * sizeof *list.hashes}};
     te_reply reply = {.grow = true};
+    cl_pins_call_begin(client);
     status = cl_master_call(client, method, 0, body, 2, &reply, stage, deadline_ns, failure);
     if (status == MS_OK && !take_statuses(items, count, pending, &reply))
         status = bad_answer(items, count, stage, failure);
+    for (size_t i = 0; status == MS_OK && i < count; i++)
+        remember_pin(client, method, &items[i], pin_deadline_ms);
+    cl_pins_call_end(client);
     cl_fail_all(items, count, status);
     free(reply.body);
     list_free(&list);

@@ -230,11 +230,14 @@ static void *keeper(void *argument) {
         pthread_mutex_unlock(&client->keeper_lock);
         send_touches(client);
         cl_views_settle(client, false);
-        int64_t period_ns = (int64_t)client->session_timeout_ms * 1000000 / 3;
+        /* Who pins wants to know soon when the master that knows the pins is gone. */
+        int64_t period_ns = cl_pins_any(client) ? TOUCH_PERIOD_NS
+                                                : (int64_t)client->session_timeout_ms * 1000000 / 3;
         if (te_now_ns() - kept_ns + TOUCH_PERIOD_NS >= period_ns) {
             keep_session(client);
             kept_ns = te_now_ns();
         }
+        cl_pins_again(client);
         pthread_mutex_lock(&client->keeper_lock);
     }
     pthread_mutex_unlock(&client->keeper_lock);

@@ -18,7 +18,7 @@ from mooncake_store.client import Client
 from mooncake_store.config import MIB
 from mooncake_store.errors import StoreError
 
-from .conftest import Host, Running
+from .conftest import Host, Running, wait_until
 
 
 def value_of(key: str) -> bytes:
@@ -159,3 +159,32 @@ def test_hard_pins_and_ttls_survive_the_master(host: Host) -> None:
         while client.exists("short"):
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
+
+
+def test_pins_are_taken_again_in_the_new_session(host: Host) -> None:
+    port = free_port()
+    master = host.master(port=port)
+    host.server(master, name="node-a", pool_size_bytes=8 * MIB)
+    with Client(master.address, strict=True) as client, Client(master.address) as other:
+        put_all(client, ["twice", "once", "short", "ended", "left"])
+        assert client.pin(["twice", "once", "ended"]) == [True, True, True]
+        assert client.pin("twice") and client.pin("short", pin_timeout_s=600.0)
+        assert client.unpin("ended")
+        with client.match_prefix(["left"], pin=True):
+            pass
+        master.kill()
+        master = host.master(port=port)
+
+        def pin_counts() -> list[int]:
+            stats = [other.stat(key) for key in ("twice", "once", "short", "ended", "left")]
+            return [-1 if stat is None else stat.pin_count for stat in stats]
+
+        wait_until(lambda: pin_counts() == [1, 1, 1, 0, 0], 15.0)  # sessions, not pins, are counted
+        assert client.unpin("twice") and pin_counts()[0] == 1
+        assert client.unpin("twice") and pin_counts()[0] == 0
+        assert not client.unpin("twice")
+        # What is pinned stays while everything else is evicted.
+        for number in range(400):
+            client.put(f"filler-{number}", bytes(64 << 10))
+        assert read(other, "once") and read(other, "short")
+        assert not read(other, "left")
