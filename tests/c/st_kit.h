@@ -1,0 +1,54 @@
+/* What the tests of the store server over its frames share. */
+#ifndef ST_KIT_H
+#define ST_KIT_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "st_fixture.h"
+#include "st_step.h"
+
+/* Not planted, not stopped: the tests of faults and of restarts have their own. */
+void st_step(const char *name) { (void)name; }
+
+bool st_is_planted(enum st_fault fault) {
+    (void)fault;
+    return false;
+}
+
+#define MIB (1u << 20)
+#define EPOCH 7u
+#define SESSION 0x700000001u
+
+static inline uint64_t version_of(uint64_t sequence) { return ms_version(EPOCH, sequence); }
+
+/* One server that a master of EPOCH has adopted. */
+static inline void start(master *master, node *node) {
+    master_open(master);
+    node_open(node, 8 * MIB, master->address);
+    master_wait_connections(master, 1);
+    inventory found;
+    CHECK_STATUS(master_adopt(master, EPOCH, &found), MS_OK);
+    CHECK(found.count == 0);
+    node_wait_adopted(node);
+}
+
+static inline void stop(master *master, node *node) {
+    node_close(node);
+    master_close(master);
+}
+
+static inline void fill(uint8_t *bytes, size_t length, uint64_t version) {
+    for (size_t at = 0; at < length; at++)
+        bytes[at] = (uint8_t)(version * 131 + at * 7 + (at >> 8));
+}
+
+#define RUN(...)                                                                                   \
+    do {                                                                                           \
+        fprintf(stderr, "%s\n", #__VA_ARGS__);                                                     \
+        __VA_ARGS__;                                                                               \
+    } while (0)
+
+#endif

@@ -1,0 +1,223 @@
+// sources: store/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
+// flags of store/src: -DST_TEST_STEPS
+// timeout: 180
+/* The store server over its frames: views, and copies between servers. */
+#include "st_kit.h"
+
+static void test_views(void) {
+    master master;
+    node node;
+    client client, remote;
+    start(&master, &node);
+    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    client_open(&remote, &node, false, 0, 0, MS_RIGHT_READ);
+    uint8_t bytes[64];
+    fill(bytes, sizeof bytes, 1);
+    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = bytes, .length = 64};
+    CHECK_STATUS(client_put(&client, &put), MS_OK);
+    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(2)), MS_GONE);
+    CHECK_STATUS(client_view(&remote, MS_VIEW_OPEN, 3, version_of(1)), MS_REFUSED);
+    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(1)), MS_OK);
+    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(1)), MS_OK);
+    CHECK(node_counter(&node, "views") == 2);
+    te_mapping mapping;
+    CHECK_STATUS(te_attach(client.channel, 0, in_seconds(10), &mapping), MS_OK);
+    const uint8_t *seen = mapping.payload + 3 * 4096;
+    CHECK(mapping.words[3] == ms_word(version_of(1), 1) && memcmp(seen, bytes, 64) == 0);
+
+    ms_free_item item = free_item(3, 1, version_of(1), 0);
+    master_free(&master, EPOCH, node.status.incarnation, &item, 1);
+    master_expect_item(&master, MS_CLEARED, 3, version_of(1));
+    CHECK(mapping.words[3] == ms_word(version_of(1), 0));
+    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(1)), MS_GONE);
+    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 3, version_of(1)), MS_OK);
+    CHECK(master_take(&master, MS_FREED, 300) == NULL);
+    CHECK(memcmp(seen, bytes, 64) == 0); /* the bytes stay under an open view */
+    master_free(&master, EPOCH, node.status.incarnation, &item, 1); /* repeated: the same answer */
+    master_expect_item(&master, MS_CLEARED, 3, version_of(1));
+    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 3, version_of(1)), MS_OK);
+    master_expect_item(&master, MS_FREED, 3, version_of(1));
+    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 3, version_of(1)), MS_NOT_FOUND);
+    CHECK(node_counter(&node, "views") == 0 && node_counter(&node, "view_bytes") == 0);
+    client_close(&client);
+    client_close(&remote);
+    stop(&master, &node);
+}
+
+static void test_views_end_with_their_process(void) {
+    master master;
+    node node;
+    client client;
+    start(&master, &node);
+    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    uint8_t byte = 1;
+    for (uint32_t page = 1; page <= 300; page++) {
+        put put = {.page = page,
+                   .page_count = 1,
+                   .version = version_of(page),
+                   .bytes = &byte,
+                   .length = 1};
+        CHECK_STATUS(client_put(&client, &put), MS_OK);
+    }
+    int ready[2];
+    CHECK(pipe(ready) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* Only system calls and a client of its own: the parent's threads are not here. */
+        struct client mine;
+        client_open(&mine, &node, true, 0, 0, MS_RIGHT_READ);
+        for (uint32_t page = 1; page <= 300; page++)
+            CHECK_STATUS(client_view(&mine, MS_VIEW_OPEN, page, version_of(page)), MS_OK);
+        CHECK(write(ready[1], "x", 1) == 1);
+        for (;;)
+            pause();
+    }
+    char sign;
+    CHECK(read(ready[0], &sign, 1) == 1);
+    CHECK(node_counter(&node, "views") == 300);
+    ms_free_item item = free_item(2, 1, version_of(2), 0);
+    master_free(&master, EPOCH, node.status.incarnation, &item, 1);
+    master_expect_item(&master, MS_CLEARED, 2, version_of(2));
+    kill(child, SIGKILL);
+    master_expect_item(&master, MS_FREED, 2, version_of(2));
+    int64_t deadline_ns = in_seconds(10);
+    while (node_counter(&node, "views") != 0)
+        CHECK(te_now_ns() < deadline_ns);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    close(ready[0]);
+    close(ready[1]);
+    client_close(&client);
+    stop(&master, &node);
+}
+
+static void test_views_have_a_quota(void) {
+    master master;
+    node node;
+    client client;
+    start(&master, &node);
+    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    static uint8_t bytes[3 * MIB];
+    for (uint32_t at = 0; at < 2; at++) {
+        put put = {.page = at * 768,
+                   .page_count = 768,
+                   .version = version_of(1 + at),
+                   .bytes = bytes,
+                   .length = sizeof bytes};
+        CHECK_STATUS(client_put(&client, &put), MS_OK);
+    }
+    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 0, version_of(1)), MS_OK);
+    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 768, version_of(2)),
+                 MS_LIMIT); /* half of 8 MiB */
+    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 0, version_of(1)), MS_OK);
+    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 768, version_of(2)), MS_OK);
+    client_close(&client);
+    stop(&master, &node);
+}
+
+static ms_status order_copy(master *master, te_peer target, const node *to, uint64_t version,
+                            uint64_t size, const ms_extent *from, uint16_t from_count,
+                            const ms_extent *into, uint16_t into_count, const put *put,
+                            uint32_t source_incarnation) {
+    uint8_t body[4096];
+    ms_writer out = ms_writer_fixed(body, sizeof body);
+    ms_copy_request request = {.epoch = EPOCH, .incarnation = to->status.incarnation, .task = 5};
+    ms_location source = {.replica_count = 1, .version = version, .size = size};
+    ms_replica held = {
+        .server = 0, .incarnation = source_incarnation, .extent_count = from_count, .state = 1};
+    ms_replica wanted = {
+        .server = 1, .incarnation = to->status.incarnation, .extent_count = into_count};
+    MS_WRITER_STRUCT(&out, &request);
+    MS_WRITER_STRUCT(&out, &source);
+    MS_WRITER_STRUCT(&out, &held);
+    ms_writer_bytes(&out, from, from_count * sizeof *from);
+    MS_WRITER_STRUCT(&out, &wanted);
+    ms_writer_bytes(&out, into, into_count * sizeof *into);
+    uint8_t seal[256];
+    size_t seal_length = seal_write(seal, sizeof seal, put);
+    ms_writer_bytes(&out, seal, seal_length);
+    CHECK(out.status == MS_OK);
+    struct iovec part = {out.data, out.length};
+    CHECK_STATUS(te_push(master->engine, target, MS_REQUEST, MS_COPY, 0, 5, &part, 1), MS_OK);
+    frame *answer = master_expect(master, MS_COPY);
+    ms_status status = (ms_status)answer->header.status;
+    free(answer);
+    return status;
+}
+
+static void test_copies_between_servers(void) {
+    master master;
+    node nodes[2];
+    client client, other;
+    start(&master, &nodes[0]);
+    node_open(&nodes[1], 8 * MIB, master.address);
+    master_wait_connections(&master, 2);
+    CHECK_STATUS(master_adopt(&master, EPOCH, NULL), MS_OK); /* the one that came last */
+    node_wait_adopted(&nodes[1]);
+    client_open(&client, &nodes[0], false, SESSION, EPOCH, MS_RIGHT_WRITE);
+    client_open(&other, &nodes[1], false, 0, 0, MS_RIGHT_READ);
+    static uint8_t bytes[300000], got[300000];
+    fill(bytes, sizeof bytes, 1);
+    uint32_t pages = (sizeof bytes + 4095) / 4096;
+    put put = {.page = 10,
+               .page_count = pages,
+               .version = version_of(1),
+               .bytes = bytes,
+               .length = sizeof bytes,
+               .checksum = ms_crc32c(0, bytes, sizeof bytes),
+               .flags = MS_OBJECT_HAS_CHECKSUM};
+    CHECK_STATUS(client_put(&client, &put), MS_OK);
+    ms_extent from[1] = {{10, pages}}, into[2] = {{100, 30}, {200, pages - 30}};
+    uint32_t incarnation = nodes[0].status.incarnation;
+    te_peer target = master.server;
+    CHECK_STATUS(order_copy(&master, target, &nodes[1], version_of(1), sizeof bytes, from, 1, into,
+                            2, &put, incarnation),
+                 MS_OK);
+    CHECK_STATUS(client_read(&other, 100, version_of(1), got, 30 * 4096), MS_OK);
+    CHECK_STATUS(client_read(&other, 200, version_of(1), got + 30 * 4096, sizeof bytes - 30 * 4096),
+                 MS_OK);
+    CHECK(memcmp(bytes, got, sizeof got) == 0);
+    inventory found;
+    CHECK_STATUS(master_adopt(&master, EPOCH, &found), MS_OK);
+    CHECK(found.count == 2 && found.items[0].part == 0 && found.items[1].part == 1);
+    CHECK(found.items[0].part_count == 2 && found.items[1].page == 200 &&
+          found.items[1].size == sizeof bytes);
+    node_wait_adopted(&nodes[1]);
+    /* Again: it is there.  Stale, of another life of the source, onto pages that are taken. */
+    CHECK_STATUS(order_copy(&master, target, &nodes[1], version_of(1), sizeof bytes, from, 1, into,
+                            2, &put, incarnation),
+                 MS_OK);
+    ms_extent elsewhere[1] = {{400, pages}};
+    CHECK_STATUS(order_copy(&master, target, &nodes[1], version_of(9), sizeof bytes, from, 1,
+                            elsewhere, 1, &put, incarnation),
+                 MS_GONE);
+    CHECK_STATUS(order_copy(&master, target, &nodes[1], version_of(1), sizeof bytes, from, 1,
+                            elsewhere, 1, &put, incarnation + 1),
+                 MS_GONE);
+    put.checksum++;
+    CHECK_STATUS(order_copy(&master, target, &nodes[1], version_of(1), sizeof bytes, from, 1,
+                            elsewhere, 1, &put, incarnation),
+                 MS_BAD_CHECKSUM);
+    CHECK_STATUS(client_read(&other, 400, version_of(1), got, 4096), MS_GONE);
+    /* An empty object. */
+    struct put empty = {.page = 500, .page_count = 1, .version = version_of(20), .bytes = bytes};
+    CHECK_STATUS(client_put(&client, &empty), MS_OK);
+    ms_extent one[1] = {{500, 1}};
+    CHECK_STATUS(order_copy(&master, target, &nodes[1], version_of(20), 0, one, 1, one, 1, &empty,
+                            incarnation),
+                 MS_OK);
+    CHECK_STATUS(client_read(&other, 500, version_of(20), got, 0), MS_OK);
+    client_close(&client);
+    client_close(&other);
+    node_close(&nodes[1]);
+    stop(&master, &nodes[0]);
+}
+
+int main(void) {
+    RUN(test_views());
+    RUN(test_views_end_with_their_process());
+    RUN(test_views_have_a_quota());
+    RUN(test_copies_between_servers());
+    return 0;
+}
