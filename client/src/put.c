@@ -3,6 +3,9 @@
  * The connection on which PUT_START went stays checked out until the put has ended: a put_end that a server
  * relays is answered there.  A relay is asked for, where the client allows it, when everything goes to one server in
  * one frame; else the client sends put_end after every SEAL was answered.  What was granted and not sealed is revoked.
+ *
+ * A large batch goes in two halves, each with requests and a connection of its own: while the bytes of one half are
+ * written, the master works on the other's PUT_START or PUT_END.
  */
 #include <stdio.h>
 #include <time.h>
@@ -10,6 +13,8 @@
 #include "cl_internal.h"
 #include "pieces.h"
 #include "put.h"
+
+#define HALVES_LEAST 64u /* items: fewer are through before the second half would be under way */
 
 static uint64_t wall_ms(void) {
     struct timespec now;
@@ -19,7 +24,18 @@ static uint64_t wall_ms(void) {
 
 /* ---- start ------------------------------------------------------------------------------------------------ */
 
-static void write_start(cl_putting *put, ms_writer *writer, const ms_batch *batch) {
+/* Nobody knows what the connection would bring. */
+static void master_failed(cl_putting *put, ms_status status, const char *stage,
+                          cl_failure *failure) {
+    char text[TE_ERROR_BYTES];
+    te_channel_error(put->client->master, text);
+    if (put->master != NULL)
+        te_checkin(put->master, false);
+    put->master = NULL;
+    cl_fail(failure, status, stage, "master", "%s", text);
+}
+
+static void write_start(const cl_putting *put, ms_writer *writer, const ms_batch *batch) {
     const cl_put_options *options = put->options;
     MS_WRITER_STRUCT(writer, batch);
     uint64_t deadline_ms = 2ull * options->timeout_ms + 1000;
@@ -45,27 +61,44 @@ static void write_start(cl_putting *put, ms_writer *writer, const ms_batch *batc
 }
 
 ms_hash cl_put_parent(const cl_putting *put, size_t index) {
-    if (index == 0 || !put->options->chain)
-        return put->options->parent;
-    return put->items[index - 1].hash;
+    const cl_item *previous = index == 0 ? put->previous : &put->items[index - 1];
+    return previous == NULL || !put->options->chain ? put->options->parent : previous->hash;
 }
 
-/* Sends PUT_START on put->master and takes the grants. */
-static ms_status exchange_start(cl_putting *put, const ms_writer *request, size_t pending,
-                                cl_failure *failure) {
-    struct iovec body = {.iov_base = request->data, .iov_len = request->length};
+/* Sends PUT_START on put->master; start_finish says how that went. */
+static void start_send(cl_putting *put, cl_failure *failure) {
+    cl_client *client = put->client;
+    put->session = atomic_load(&client->session);
+    put->start = cl_number_start(client, (uint32_t)put->pending);
+    ms_writer_reset(&put->request);
+    write_start(put, &put->request, &put->start);
+    put->sent = put->request.status;
+    if (put->sent != MS_OK) {
+        cl_fail(failure, put->sent, "put_start", "",
+                "the batch does not fit into a frame of %u bytes; cut it", MS_BODY_BYTES_MAX);
+        return;
+    }
+    struct iovec body = {.iov_base = put->request.data, .iov_len = put->request.length};
+    put->sent = te_send(put->master, MS_REQUEST, MS_PUT_START, 0, te_next_request(put->master),
+                        cl_left_ms(put->deadline_ns), &body, 1, NULL, 0, put->deadline_ns);
+    if (put->sent != MS_OK)
+        master_failed(put, put->sent, "put_start", failure);
+}
+
+static void start_begin(cl_putting *put, cl_failure *failure) {
+    put->sent = te_checkout(put->client->master, put->deadline_ns, &put->master);
+    if (put->sent == MS_OK)
+        start_send(put, failure);
+    else
+        master_failed(put, put->sent, "put_start", failure);
+}
+
+/* Receives the grants. */
+static ms_status take_grants(cl_putting *put, cl_failure *failure) {
     te_reply reply = {.grow = true};
-    ms_status status =
-        te_send(put->master, MS_REQUEST, MS_PUT_START, 0, te_next_request(put->master),
-                cl_left_ms(put->deadline_ns), &body, 1, NULL, 0, put->deadline_ns);
-    if (status == MS_OK)
-        status = te_receive(put->master, &reply, put->deadline_ns);
+    ms_status status = te_receive(put->master, &reply, put->deadline_ns);
     if (status != MS_OK) {
-        te_checkin(put->master, false);
-        put->master = NULL;
-        char text[TE_ERROR_BYTES];
-        te_channel_error(put->client->master, text);
-        cl_fail(failure, status, "put_start", "master", "%s", text);
+        master_failed(put, status, "put_start", failure);
         free(reply.body);
         return status;
     }
@@ -79,7 +112,7 @@ static ms_status exchange_start(cl_putting *put, const ms_writer *request, size_
     ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
     uint32_t answered = ms_reader_list(&reader, sizeof(ms_location));
     bool no_space = false;
-    if (answered != pending)
+    if (answered != put->pending)
         ms_reader_fail(&reader);
     for (size_t i = 0; i < put->count && !reader.is_bad; i++) {
         cl_item *item = &put->items[i];
@@ -107,44 +140,23 @@ static ms_status exchange_start(cl_putting *put, const ms_writer *request, size_
     return status;
 }
 
-static ms_status start(cl_putting *put, size_t pending, cl_failure *failure) {
-    cl_client *client = put->client;
-    uint8_t scratch[2048];
-    ms_writer request = put->count == 1 ? ms_writer_fixed(scratch, sizeof scratch)
-                                        : ms_writer_growable(MS_BODY_BYTES_MAX);
-    ms_status status = MS_OK;
-    for (int attempt = 0; attempt < 2; attempt++) {
-        uint64_t session = atomic_load(&client->session);
-        ms_batch batch = cl_number_start(client, (uint32_t)pending);
-        ms_writer_reset(&request);
-        write_start(put, &request, &batch);
-        status = request.status;
-        if (status != MS_OK) {
-            cl_fail(failure, status, "put_start", "",
-                    "the batch does not fit into a frame of %u bytes; cut it", MS_BODY_BYTES_MAX);
-        } else {
-            status = te_checkout(client->master, put->deadline_ns, &put->master);
-            if (status == MS_OK) {
-                status = exchange_start(put, &request, pending, failure);
-            } else {
-                char text[TE_ERROR_BYTES];
-                te_channel_error(client->master, text);
-                cl_fail(failure, status, "put_start", "master", "%s", text);
-            }
-        }
-        cl_number_end(client, batch.number);
+/* The grants of the PUT_START that was sent; with a new session once more when that had ended. */
+static ms_status start_finish(cl_putting *put, cl_failure *failure) {
+    for (int attempt = 0;; attempt++) {
+        ms_status status = put->sent == MS_OK ? take_grants(put, failure) : put->sent;
+        if (put->start.number != 0)
+            cl_number_end(put->client, put->start.number);
+        put->start.number = 0;
         if ((status != MS_SESSION_LOST && status != MS_WRONG_EPOCH) || attempt == 1)
-            break;
+            return status;
         if (put->master != NULL)
             te_checkin(put->master, false);
         put->master = NULL;
-        status = cl_session_open(client, session, put->deadline_ns, failure);
+        status = cl_session_open(put->client, put->session, put->deadline_ns, failure);
         if (status != MS_OK)
-            break;
+            return status;
+        start_begin(put, failure);
     }
-    if (put->count != 1)
-        ms_writer_close(&request);
-    return status;
 }
 
 /* ---- seals --------------------------------------------------------------------------------------------------- */
@@ -235,31 +247,41 @@ ms_status cl_put_take_relayed(cl_putting *put, cl_failure *failure) {
     return status;
 }
 
-static ms_status end(cl_putting *put, size_t wanted, cl_failure *failure) {
-    uint8_t scratch[1024];
-    ms_writer request = wanted <= 16 ? ms_writer_fixed(scratch, sizeof scratch)
-                                     : ms_writer_growable(MS_BODY_BYTES_MAX);
+/* Sends PUT_END; end_finish says how that went. */
+static void end_begin(cl_putting *put, size_t wanted) {
     put->end.count = (uint32_t)wanted;
-    write_ends(put, &request, wants_end);
+    ms_writer_reset(&put->request);
+    write_ends(put, &put->request, wants_end);
+    put->sent = put->request.status;
+    if (put->sent != MS_OK)
+        return;
+    put->sent = MS_UNAVAILABLE;
+    if (put->master == NULL)
+        return;
+    struct iovec body = {.iov_base = put->request.data, .iov_len = put->request.length};
+    put->sent = te_send(put->master, MS_REQUEST, MS_PUT_END, 0, te_next_request(put->master),
+                        cl_left_ms(put->deadline_ns), &body, 1, NULL, 0, put->deadline_ns);
+    if (put->sent != MS_OK) {
+        te_checkin(put->master, false);
+        put->master = NULL;
+    }
+}
+
+static ms_status end_finish(cl_putting *put, size_t wanted, cl_failure *failure) {
     te_reply reply = {.grow = true};
-    ms_status status = request.status;
-    struct iovec body = {.iov_base = request.data, .iov_len = request.length};
-    if (status == MS_OK && put->master != NULL) {
-        status = te_send(put->master, MS_REQUEST, MS_PUT_END, 0, te_next_request(put->master),
-                         cl_left_ms(put->deadline_ns), &body, 1, NULL, 0, put->deadline_ns);
-        if (status == MS_OK)
-            status = te_receive(put->master, &reply, put->deadline_ns);
+    ms_status status = put->sent;
+    if (status == MS_OK) {
+        status = te_receive(put->master, &reply, put->deadline_ns);
         if (status == MS_OK) {
             status = (ms_status)reply.header.status;
         } else {
             te_checkin(put->master, false);
             put->master = NULL;
         }
-    } else if (status == MS_OK) {
-        status = MS_UNAVAILABLE;
     }
     if (cl_is_transport(status) && te_now_ns() < put->deadline_ns) {
         /* The number makes a repeat harmless. */
+        struct iovec body = {.iov_base = put->request.data, .iov_len = put->request.length};
         free(reply.body);
         reply = (te_reply){.grow = true};
         status = te_call(put->client->master, MS_PUT_END, 0, &body, 1, &reply, put->deadline_ns);
@@ -271,8 +293,6 @@ static ms_status end(cl_putting *put, size_t wanted, cl_failure *failure) {
     if (status != MS_OK)
         cl_fail(failure, status, "put_end", "master", "%s", ms_status_name(status));
     free(reply.body);
-    if (wanted > 16)
-        ms_writer_close(&request);
     return status;
 }
 
@@ -317,14 +337,6 @@ static void revoke(cl_putting *put) {
     ms_writer_close(&request);
 }
 
-/* The seals come before the bytes on the wire, and end in the server's check of them. */
-static void compute_checksums(cl_putting *put) {
-    put->object_flags |= MS_OBJECT_HAS_CHECKSUM;
-    for (size_t i = 0; i < put->count; i++)
-        if (put->states[i].grant != NULL)
-            put->states[i].checksum = cl_item_checksum(&put->items[i], put->items[i].size);
-}
-
 /* ---- the call --------------------------------------------------------------------------------------------------- */
 
 static void count_puts(cl_client *client, cl_item *items, size_t count) {
@@ -336,8 +348,8 @@ static void count_puts(cl_client *client, cl_item *items, size_t count) {
     atomic_fetch_add_explicit(&client->put_bytes, bytes, memory_order_relaxed);
 }
 
-/* Items with fewer sealed replicas than the caller insists on fail; the others are ended. */
-static ms_status finish(cl_putting *put, cl_failure *failure) {
+/* Items with fewer sealed replicas than the caller insists on fail; returns how many others there are. */
+static size_t count_sealed(cl_putting *put) {
     size_t wanted = 0;
     for (size_t i = 0; i < put->count; i++) {
         cl_item *item = &put->items[i];
@@ -351,14 +363,109 @@ static ms_status finish(cl_putting *put, cl_failure *failure) {
         }
         wanted++;
     }
-    if (wanted == 0)
-        return MS_OK;
-    ms_status status = end(put, wanted, failure);
-    if (status == MS_OK)
-        for (size_t i = 0; i < put->count; i++)
-            if (put->states[i].sealed != 0 && put->items[i].status != MS_PENDING)
-                put->states[i].ended = true;
+    return wanted;
+}
+
+/* The seals come before the bytes on the wire, and end in the server's check of them. */
+static void compute_checksums(cl_putting *put) {
+    put->object_flags |= MS_OBJECT_HAS_CHECKSUM;
+    for (size_t i = 0; i < put->count; i++)
+        if (put->states[i].grant != NULL)
+            put->states[i].checksum = cl_item_checksum(&put->items[i], put->items[i].size);
+}
+
+/* ---- one put, or a half of one ------------------------------------------------------------------------ */
+
+/* Grants, bytes, seals; then PUT_END is on its way.  Returns how many objects it names. */
+static size_t put_write(cl_putting *put, ms_status *status, cl_failure *failure) {
+    *status = start_finish(put, failure);
+    if (*status != MS_OK)
+        return 0;
+    if (put->client->config.checksums != CL_CHECKSUMS_OFF)
+        compute_checksums(put);
+    put->end = cl_number_start(put->client, 0);
+    *status = cl_put_write(put, &put->is_relayed, failure);
+    size_t wanted = put->is_relayed ? 0 : count_sealed(put);
+    if (wanted != 0)
+        end_begin(put, wanted);
+    return wanted;
+}
+
+/* Every item has its status afterwards. */
+static ms_status put_finish(cl_putting *put, size_t wanted, ms_status status, cl_failure *failure) {
+    ms_status ended = wanted == 0 ? MS_OK : end_finish(put, wanted, failure);
+    for (size_t i = 0; ended == MS_OK && i < put->count; i++)
+        if (put->states[i].sealed != 0 && put->items[i].status != MS_PENDING)
+            put->states[i].ended = true;
+    if (put->end.number != 0)
+        cl_number_end(put->client, put->end.number);
+    status = status == MS_OK ? ended : status;
+    cl_fail_all(put->items, put->count, status == MS_OK ? MS_UNAVAILABLE : status);
+    revoke(put);
+    if (put->master != NULL)
+        te_checkin(put->master, true);
+    for (size_t i = 0; i < put->count; i++)
+        if (put->states[i].grant != NULL)
+            cl_location_release(put->states[i].grant);
+    ms_writer_close(&put->request);
     return status;
+}
+
+/* ---- the call --------------------------------------------------------------------------------------------------- */
+
+static size_t count_pending(const cl_item *items, size_t count) {
+    size_t pending = 0;
+    for (size_t i = 0; i < count; i++)
+        pending += items[i].status == MS_PENDING;
+    return pending;
+}
+
+/* `count` items of `put` from `first` on, with an eye on the requests' size. */
+static void part_open(cl_putting *part, const cl_putting *put, size_t first, size_t count) {
+    *part = *put;
+    part->items = put->items + first;
+    part->previous = first == 0 ? NULL : &put->items[first - 1];
+    part->count = count;
+    part->states = put->states + first;
+    part->pending = count_pending(part->items, count);
+    part->request = count == 1
+                        ? ms_writer_fixed(part->request_scratch, sizeof part->request_scratch)
+                        : ms_writer_growable(MS_BODY_BYTES_MAX);
+}
+
+static ms_status put_part(cl_putting *part, cl_failure *failure) {
+    ms_status status;
+    size_t wanted = put_write(part, &status, failure);
+    return put_finish(part, wanted, status, failure);
+}
+
+static ms_status put_in_halves(const cl_putting *put, cl_failure *failure) {
+    cl_putting first, second;
+    part_open(&first, put, 0, put->count / 2);
+    part_open(&second, put, put->count / 2, put->count - put->count / 2);
+    start_begin(&first, failure);
+    /* Callers that each hold one connection and wait for a second would wait for ever. */
+    bool is_early = te_checkout_try(put->client->master, put->deadline_ns, &second.master) == MS_OK;
+    if (!is_early) {
+        ms_status status = put_part(&first, failure);
+        start_begin(&second, failure);
+        ms_status later = put_part(&second, failure);
+        return status != MS_OK ? status : later;
+    }
+    start_send(&second, failure);
+    ms_status statuses[2];
+    size_t wanted[2] = {put_write(&first, &statuses[0], failure),
+                        put_write(&second, &statuses[1], failure)};
+    statuses[0] = put_finish(&first, wanted[0], statuses[0], failure);
+    statuses[1] = put_finish(&second, wanted[1], statuses[1], failure);
+    return statuses[0] != MS_OK ? statuses[0] : statuses[1];
+}
+
+static ms_status put_whole(const cl_putting *put, cl_failure *failure) {
+    cl_putting whole;
+    part_open(&whole, put, 0, put->count);
+    start_begin(&whole, failure);
+    return put_part(&whole, failure);
 }
 
 ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_options *options,
@@ -397,30 +504,10 @@ ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_o
         }
     }
     memset(put.states, 0, count * sizeof *put.states);
-    ms_status status = start(&put, pending, failure);
-    if (status == MS_OK) {
-        if (client->config.checksums != CL_CHECKSUMS_OFF)
-            compute_checksums(&put);
-        put.end = cl_number_start(client, 0);
-        bool is_done = false;
-        status = cl_put_write(&put, &is_done, failure);
-        if (is_done) {
-            for (size_t i = 0; i < count; i++)
-                put.states[i].ended = put.items[i].status != MS_PENDING;
-        } else {
-            ms_status ended = finish(&put, failure);
-            if (status == MS_OK)
-                status = ended;
-        }
-        cl_number_end(client, put.end.number);
-    }
-    cl_fail_all(items, count, status == MS_OK ? MS_UNAVAILABLE : status);
-    revoke(&put);
-    if (put.master != NULL)
-        te_checkin(put.master, true);
-    for (size_t i = 0; i < count; i++)
-        if (put.states[i].grant != NULL)
-            cl_location_release(put.states[i].grant);
+    /* A group appears together: in one request. */
+    bool in_halves = pending == count && count >= HALVES_LEAST && options->group == 0 &&
+                     !client->config.allow_relay;
+    ms_status status = in_halves ? put_in_halves(&put, failure) : put_whole(&put, failure);
     if (put.states != scratch)
         free(put.states);
     if (status != MS_OK)

@@ -16,13 +16,21 @@ typedef struct cl_put_state {
 typedef struct cl_putting {
     cl_client *client;
     cl_item *items;
-    size_t count;
+    const cl_item *previous; /* the item before the first, of the same call; NULL: there is none */
+    size_t count, pending;
     const cl_put_options *options;
     int64_t deadline_ns;
     cl_put_state *states;
     te_connection *master; /* carried PUT_START; NULL when it broke */
-    ms_batch end;          /* number of the PUT_END */
-    uint64_t expiry_ms;    /* wall clock */
+    /* The request that is under way on `master`: PUT_START, then PUT_END. */
+    ms_writer request;
+    uint8_t request_scratch[2048];
+    ms_status sent;
+    uint64_t session; /* that PUT_START named */
+    ms_batch start;
+    ms_batch end; /* number of the PUT_END */
+    bool is_relayed;
+    uint64_t expiry_ms; /* wall clock */
     uint8_t object_flags;
 } cl_putting;
 

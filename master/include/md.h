@@ -135,6 +135,8 @@ ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash);
 void md_touch(md_core *core, md_now now, const ms_hash *hashes, size_t count);
 /* Asks the memory for where a key is found: before a loop of puts or ends, so that their misses overlap. */
 void md_prefetch(const md_core *core, ms_hash hash);
+/* The same for a put of a key that is not there yet: where its record and its key will go, too. */
+void md_prefetch_put(const md_core *core, ms_hash hash);
 
 /* OK: the grant is written to out as one ms_location.  PENDING: room is being made; the ANSWER's version is
  * that of the grant.  EXISTS, BUSY, NO_SPACE (md_space_report tells how much of what), TOO_LARGE, BAD_KEY. */

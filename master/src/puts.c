@@ -86,7 +86,7 @@ void ma_call_put_start(ma_call *call) {
     for (uint32_t i = 0; i < batch->count; i++) {
         ms_put_item_view item = {0};
         ms_reader_put_item(&ahead, &item);
-        md_prefetch(master->core, item.head.hash);
+        md_prefetch_put(master->core, item.head.hash);
     }
     bool is_refused_space = false;
     for (uint32_t i = 0; i < batch->count; i++) {

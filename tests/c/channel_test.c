@@ -453,21 +453,49 @@ static void dead_connections_are_replaced(void) {
     te_engine_close(again);
 }
 
+typedef struct outsider {
+    te_channel *channel;
+    ms_status status;
+    int64_t waited_ms;
+} outsider;
+
+/* A thread that holds nothing. */
+static void *come_from_outside(void *argument) {
+    outsider *one = argument;
+    te_connection *connection;
+    int64_t begin = te_now_ns();
+    one->status = te_checkout(one->channel, in_ms(60), &connection);
+    one->waited_ms = elapsed_ms(begin);
+    return NULL;
+}
+
 static void the_pool_is_bounded(void) {
     kit served;
     kit_open(&served, "127.0.0.1", false, 0, NULL);
     te_engine *asker = kit_asker();
     te_channel *channel = kit_channel(asker, served.address, NULL, 2);
-    te_connection *first, *second, *third;
+    te_connection *first, *second, *third, *fourth, *more;
     CHECK_STATUS(te_checkout(channel, in_ms(1000), &first), MS_OK);
     CHECK_STATUS(te_checkout(channel, in_ms(1000), &second), MS_OK);
     CHECK(te_next_request(first) != te_next_request(second));
-    int64_t begin = te_now_ns();
-    CHECK_STATUS(te_checkout(channel, in_ms(60), &third), MS_TIMEOUT);
-    CHECK(elapsed_ms(begin) >= 59 && elapsed_ms(begin) < 1000);
+    outsider one = {.channel = channel};
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, come_from_outside, &one) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_STATUS(one.status, MS_TIMEOUT);
+    CHECK(one.waited_ms >= 59 && one.waited_ms < 1000);
     char error[TE_ERROR_BYTES];
     te_channel_error(channel, error);
     CHECK(strstr(error, "all 2 connections") != NULL);
+
+    /* Who holds some already need not wait for others who do so too, up to twice as many. */
+    CHECK_STATUS(te_checkout_try(channel, in_ms(1000), &more), MS_LIMIT);
+    CHECK_STATUS(te_checkout(channel, in_ms(1000), &third), MS_OK);
+    CHECK_STATUS(te_checkout(channel, in_ms(1000), &fourth), MS_OK);
+    CHECK_STATUS(te_checkout(channel, in_ms(60), &more), MS_TIMEOUT);
+    te_checkin(fourth, true); /* not kept: there are more than two */
+    te_checkin(third, true);
+    CHECK(atomic_load(&served.hellos) == 4);
     te_checkin(first, true);
     CHECK_STATUS(te_checkout(channel, in_ms(1000), &third), MS_OK);
     CHECK(third == first);
@@ -475,7 +503,7 @@ static void the_pool_is_bounded(void) {
     CHECK_STATUS(te_checkout(channel, in_ms(1000), &second), MS_OK);
     te_checkin(second, true);
     te_checkin(third, true);
-    CHECK(atomic_load(&served.hellos) == 3);
+    CHECK(atomic_load(&served.hellos) == 5);
     te_channel_close(channel);
     te_engine_close(asker);
     kit_close_all(&served);

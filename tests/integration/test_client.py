@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,33 @@ def test_batches_answer_key_by_key(store: Client, prefix: str) -> None:
     assert [bytes(buffer) for buffer in buffers] == values
     assert store.exists_batch([prefix + "no", *keys]) == [False, *[True] * 400]
     assert store.remove([*keys[:3], prefix + "no"]) == [True, True, True, False]
+
+
+def test_large_batch_keeps_its_order_and_its_repeats(store: Client, prefix: str) -> None:
+    """Large batches go to the master in parts: nobody may notice."""
+    keys = [f"{prefix}{number:03}" for number in range(130)]
+    values = [value_of(key, 100) for key in keys]
+    stored = store.put_batch([*keys, keys[0], keys[129]], [*values, b"late", b"late"], chain=True)
+    assert stored[:130] == [True] * 130
+    assert not any(answer is True for answer in stored[130:])
+    assert store.get_batch(keys) == values
+
+
+def test_threads_with_large_batches_share_few_connections(
+    shared_cluster: Cluster, prefix: str
+) -> None:
+    """A batch may use two connections at once: callers must not wait for each other's second."""
+    with (
+        Client(shared_cluster.address, strict=True, connections_max=2) as client,
+        ThreadPoolExecutor(6) as threads,
+    ):
+
+        def put(number: int) -> list[object]:
+            keys = [f"{prefix}{number}/{at}" for at in range(200)]
+            return list(client.put_batch(keys, [b"x" * 50] * 200, timeout_s=20))
+
+        assert list(threads.map(put, range(18))) == [[True] * 200] * 18
+        assert client.remove_matching(prefix) == 18 * 200
 
 
 def test_mistake_in_a_batch_spoils_only_its_item(store: Client, prefix: str) -> None:

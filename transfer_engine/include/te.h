@@ -225,6 +225,9 @@ ms_status te_call(te_channel *channel, uint16_t method, uint32_t flags, const st
 /* The same in parts, for exchanges that span several frames or peers (relayed put_end). */
 typedef struct te_connection te_connection;
 ms_status te_checkout(te_channel *channel, int64_t deadline_ns, te_connection **connection);
+/* As te_checkout, but LIMIT when all connections are in use: for a caller that holds one already, and must
+ * not wait for another while others do the same. */
+ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection);
 ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags,
                   uint64_t request, uint32_t deadline_ms, const struct iovec *body,
                   size_t body_count, const struct iovec *payload, size_t payload_count,

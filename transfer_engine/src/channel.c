@@ -500,6 +500,14 @@ void te_channel_leave(te_channel *channel) {
     pthread_mutex_unlock(&channel->lock);
 }
 
+/* Connections that this thread holds.  Who holds one and waits for another, while others do the same, would wait for
+ * ever: so such a thread may have one beyond the limit (there are at most twice as many then). */
+static _Thread_local int held_count;
+
+static uint32_t limit_of(const te_channel *channel, bool may_wait) {
+    return may_wait && held_count > 0 ? 2 * channel->connections_max : channel->connections_max;
+}
+
 /* An idle connection, or leave to dial one (*connection NULL; counted); the caller is `inside`
  * when OK. */
 static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline_ns,
@@ -518,7 +526,7 @@ static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline
             channel->idle = (*connection)->next;
             break;
         }
-        if (channel->count < channel->connections_max) {
+        if (channel->count < limit_of(channel, may_wait)) {
             channel->count++;
             break;
         }
@@ -599,6 +607,7 @@ static ms_status checkout_in_scope(te_channel *channel, bool may_wait, int64_t d
         if ((*connection)->scope == NULL) { /* dialling has entered it */
             status = te_scope_add(*connection);
         }
+        held_count++;
         if (status != MS_OK) {
             te_checkin(*connection, true);
             *connection = NULL;
@@ -617,6 +626,7 @@ ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connectio
 
 void te_checkin(te_connection *connection, bool reusable) {
     te_channel *channel = connection->channel;
+    held_count--;
     if (te_engine_check(channel->engine) == MS_FORKED) {
         return;
     }
@@ -625,8 +635,8 @@ void te_checkin(te_connection *connection, bool reusable) {
     int64_t now = te_now_ns();
     te_connection *useless = NULL;
     pthread_mutex_lock(&channel->lock);
-    if (reusable && !connection->is_broken && !channel->is_closing &&
-        connection->hello_generation == channel->hello_generation) {
+    if (reusable && channel->count <= channel->connections_max && !connection->is_broken &&
+        !channel->is_closing && connection->hello_generation == channel->hello_generation) {
         connection->used_ns = now;
         connection->next = channel->idle;
         channel->idle = connection;

@@ -2,8 +2,7 @@
  * connection out.
  *
  * The waiting thread reads itself: a hand-over from an I/O thread would cost 8-12 us.  It first
- * spins for a moment on a receive that does not wait (adaptive: only while that succeeds), then
- * blocks.  The socket has a receive and a send timeout of TE_TICK_MS, so that a plain blocking
+ * spins for a moment on a receive that does not wait (spin.c), then blocks.  The socket has a receive and a send timeout of TE_TICK_MS, so that a plain blocking
  * call looks at the deadline often enough; the last stretch before the deadline is waited for with
  * ppoll.
  *
@@ -14,22 +13,16 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "te_fault.h"
 
 #define SCRATCH_BYTES 2048
-#define SPIN_SCORE_MAX 8
-#define SPIN_GROWTH 3
-#define SPIN_SAMPLE 8
-#define SPIN_PROBE 64 /* while spinning does not pay, every so many-th call tries it again */
 
 ms_status te_connection_fail(te_connection *connection, ms_status status, const char *format, ...) {
     va_list arguments;
@@ -76,58 +69,6 @@ static bool is_crowded(const te_engine *engine) {
     return atomic_load_explicit(&engine->waiting, memory_order_relaxed) > engine->spinning_max;
 }
 
-/* Whether this caller, who is among those that wait, spins. */
-static bool may_spin(te_connection *connection) {
-    if (connection->engine->config.spin_us == 0 || is_crowded(connection->engine)) {
-        return false;
-    }
-    connection->spin_count++;
-    return connection->spin_score >= 0 || connection->spin_count % SPIN_PROBE == 0;
-}
-
-/* How often this thread was preempted. */
-static long preemptions(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
-}
-
-typedef struct spin {
-    int64_t begin_ns, limit_ns;
-    bool is_sampled; /* whether we are preempted is looked at now and then: it costs two calls */
-    long preempted;
-} spin;
-
-static spin spin_begin(te_connection *connection) {
-    int64_t shortest = (int64_t)connection->engine->config.spin_us * 1000;
-    connection->spin_ns = connection->spin_ns == 0 ? shortest : connection->spin_ns;
-    bool is_sampled = connection->spin_score < 0 || connection->spin_count % SPIN_SAMPLE == 0;
-    return (spin){.begin_ns = te_now_ns(),
-                  .limit_ns = connection->spin_ns,
-                  .is_sampled = is_sampled,
-                  .preempted = is_sampled ? preemptions() : 0};
-}
-
-/* Learns from a spin that lasted until `now`.  One that paid sets how long the next ones may be:
- * half as long again.  One that did not is tried longer, up to SPIN_GROWTH times the configured
- * time; when that does not pay twice out of three times, spinning ends until a probe succeeds.  It
- * ends at once when we were preempted: then the answer came although we spun, because the peer (or
- * somebody else) needed our core. */
-static void spin_end(te_connection *connection, const spin *ended, bool has_answer, int64_t now) {
-    int64_t shortest = (int64_t)connection->engine->config.spin_us * 1000;
-    int64_t longest = SPIN_GROWTH * shortest, lasted = now - ended->begin_ns;
-    int64_t next = has_answer ? lasted + lasted / 2 : 2 * connection->spin_ns;
-    int32_t score = connection->spin_score;
-    if (ended->is_sampled && preemptions() != ended->preempted) {
-        score = -1;
-    } else if (has_answer) {
-        score = score < 0 ? 0 : score < SPIN_SCORE_MAX ? score + 1 : score;
-    } else if (connection->spin_ns >= longest) {
-        score = score > 1 - SPIN_SCORE_MAX ? score - 2 : score;
-    }
-    connection->spin_score = score;
-    connection->spin_ns = next < shortest ? shortest : next < longest ? next : longest;
-}
-
 static ssize_t receive_once(te_connection *connection, struct iovec *parts, size_t count,
                             int flags) {
     if (!connection->is_unix) {
@@ -138,35 +79,25 @@ static ssize_t receive_once(te_connection *connection, struct iovec *parts, size
                              &connection->passed_count, flags);
 }
 
-/* A spinner never sleeps, so without this a thread that wakes on its core waits for the end of its
- * time slice (some 3 ms): measured as the slip of a 1 kHz timer beside a loop of calls.  A kernel
- * that has nobody else to run returns at once. */
-static void yield_core(void) { (void)sched_yield(); }
-
-static ssize_t receive_spinning(te_connection *connection, struct iovec *parts, size_t count) {
-    spin spinning = spin_begin(connection);
-    int64_t now;
+static ssize_t receive_spinning(te_connection *connection, struct iovec *parts, size_t count,
+                                int64_t now_ns) {
+    te_engine *engine = connection->engine;
+    int64_t end_ns = te_spin_end_ns(engine, &connection->spin, now_ns) + connection->spin_extra_ns;
     ssize_t received;
     do {
         received = receive_once(connection, parts, count, MSG_DONTWAIT);
-        if (received < 0) {
-            yield_core();
-        }
-        now = te_now_ns();
-    } while (received < 0 && errno == EAGAIN && now - spinning.begin_ns < spinning.limit_ns &&
-             !is_crowded(connection->engine));
-    int problem = errno;
-    spin_end(connection, &spinning, received >= 0, now);
-    errno = problem;
+    } while (received < 0 && errno == EAGAIN && !is_crowded(engine) &&
+             te_spin_yield(engine, &now_ns) && now_ns < end_ns);
     return received;
 }
 
 /* One receive that waits at most TE_TICK_MS or until the deadline.  MS_PENDING: nothing came yet. */
 static ms_status receive_some(te_connection *connection, struct iovec *parts, size_t count,
-                              bool all, bool spin, size_t *received, int64_t deadline_ns) {
+                              bool all, int64_t spin_from_ns, size_t *received,
+                              int64_t deadline_ns) {
     ssize_t came;
-    if (spin) {
-        came = receive_spinning(connection, parts, count);
+    if (spin_from_ns != 0) {
+        came = receive_spinning(connection, parts, count, spin_from_ns);
     } else if (is_far(deadline_ns)) {
         came = receive_once(connection, parts, count, all ? MSG_WAITALL : 0);
     } else if (wait_for(connection->descriptor, POLLIN, deadline_ns)) {
@@ -195,13 +126,20 @@ static ms_status receive_parts(te_connection *connection, struct iovec *parts, s
     ms_status status = MS_OK;
     *received = 0;
     atomic_fetch_add_explicit(&engine->waiting, 1, memory_order_relaxed);
-    bool is_spinning = spin && left > 0 && may_spin(connection);
+    int64_t begun_ns = spin && left > 0 ? te_now_ns() : 0;
+    bool is_spinning = spin && te_spin_may(engine, &connection->spin, begun_ns);
     while (left > 0) {
         size_t came = 0;
-        status = receive_some(connection, parts, count, all, is_spinning, &came, deadline_ns);
+        status = receive_some(connection, parts, count, all, is_spinning ? begun_ns : 0, &came,
+                              deadline_ns);
         is_spinning = false;
         if (status == MS_PENDING) {
             continue;
+        }
+        if (begun_ns != 0 && status == MS_OK) {
+            te_spin_learn(engine, &connection->spin,
+                          te_now_ns() - begun_ns - connection->spin_extra_ns);
+            begun_ns = 0;
         }
         *received += came;
         left -= came;
@@ -516,22 +454,17 @@ static bool is_readable(const te_connection *connection) {
     return came >= 0 || (errno != EAGAIN && errno != EINTR);
 }
 
-/* Spins, if that pays; true: one of both is ready. */
-static bool wait_spinning(te_connection *a, te_connection *b) {
-    if (!may_spin(a)) {
+/* True: one of both is ready. */
+static bool wait_spinning(te_connection *a, te_connection *b, int64_t now_ns) {
+    te_engine *engine = a->engine;
+    if (!te_spin_may(engine, &a->spin, now_ns)) {
         return false;
     }
-    spin spinning = spin_begin(a);
-    int64_t now;
+    int64_t end_ns = te_spin_end_ns(engine, &a->spin, now_ns);
     bool is_ready;
     do {
         is_ready = is_readable(a) || is_readable(b);
-        if (!is_ready) {
-            yield_core();
-        }
-        now = te_now_ns();
-    } while (!is_ready && now - spinning.begin_ns < spinning.limit_ns && !is_crowded(a->engine));
-    spin_end(a, &spinning, is_ready, now);
+    } while (!is_ready && !is_crowded(engine) && te_spin_yield(engine, &now_ns) && now_ns < end_ns);
     return is_ready;
 }
 
@@ -553,7 +486,11 @@ static ms_status wait_polling(te_connection *a, te_connection *b, int64_t deadli
 
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns) {
     atomic_fetch_add_explicit(&a->engine->waiting, 1, memory_order_relaxed);
-    ms_status status = wait_spinning(a, b) ? MS_OK : wait_polling(a, b, deadline_ns);
+    int64_t begun_ns = te_now_ns();
+    ms_status status = wait_spinning(a, b, begun_ns) ? MS_OK : wait_polling(a, b, deadline_ns);
+    if (status == MS_OK) {
+        te_spin_learn(a->engine, &a->spin, te_now_ns() - begun_ns);
+    }
     atomic_fetch_sub_explicit(&a->engine->waiting, 1, memory_order_relaxed);
     if (status == MS_OK) {
         *which = is_readable(a) ? 0 : 1;

@@ -1,7 +1,7 @@
 /* I/O threads: epoll, mail from other threads, deadlines, ticks; their start and their end.
  *
  * With no deadline to watch and no tick to keep, a thread sleeps in epoll_wait without a timeout.
- * It never spins.
+ * After it has served somebody it spins for a moment first, while that pays (spin.c).
  */
 #include "te_io.h"
 
@@ -280,12 +280,46 @@ static void handle_event(te_io *io, const struct epoll_event *event) {
     te_link_serve(link);
 }
 
+static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns) {
+    te_engine *engine = io->engine;
+    int count = 0;
+    if (!te_spin_may(engine, &io->spin, now_ns)) {
+        return 0;
+    }
+    if (atomic_fetch_add_explicit(&engine->io_spinning, 1, memory_order_relaxed) <
+        engine->spinning_max) {
+        int64_t end_ns = te_spin_end_ns(engine, &io->spin, now_ns);
+        do {
+            count = epoll_wait(io->epoll, events, EVENTS, 0);
+        } while (count == 0 && te_spin_yield(engine, &now_ns) && now_ns < end_ns);
+    }
+    atomic_fetch_sub_explicit(&engine->io_spinning, 1, memory_order_relaxed);
+    return count;
+}
+
+static int wait_events(te_io *io, struct epoll_event *events) {
+    int timeout = timeout_ms(io);
+    if (timeout == 0 || !io->is_busy) { /* there is work; or nobody has been served just now */
+        return epoll_wait(io->epoll, events, EVENTS, timeout);
+    }
+    int64_t begun_ns = te_now_ns();
+    int count = wait_spinning(io, events, begun_ns);
+    if (count == 0) {
+        count = epoll_wait(io->epoll, events, EVENTS, timeout);
+    }
+    if (count > 0) {
+        te_spin_learn(io->engine, &io->spin, te_now_ns() - begun_ns);
+    }
+    return count;
+}
+
 static void *run_io(void *argument) {
     te_io *io = argument;
     this_io = io;
     struct epoll_event events[EVENTS];
     while (!atomic_load_explicit(&io->engine->is_stopping, memory_order_acquire)) {
-        int count = epoll_wait(io->epoll, events, EVENTS, timeout_ms(io));
+        int count = wait_events(io, events);
+        io->is_busy = count > 0;
         for (int i = 0; i < count; i++) {
             handle_event(io, &events[i]);
         }

@@ -65,6 +65,21 @@ bool te_segment_is_removed(te_segment *segment);
 void te_segments_open(te_engine *engine);
 void te_segments_close(te_engine *engine);
 
+/* ---- waiting without sleeping (spin.c) --------------------------------------------------------- */
+
+/* What one waiting thread, or all that wait on one connection in turn, have learned; zero at first. */
+typedef struct te_spin {
+    int64_t limit_ns; /* how long the next spin may be; 0 = none was yet */
+    int32_t score;    /* grows while waits are short; below zero nobody spins */
+} te_spin;
+
+bool te_spin_may(te_engine *engine, const te_spin *spin, int64_t now_ns);
+int64_t te_spin_end_ns(const te_engine *engine, const te_spin *spin, int64_t now_ns);
+/* Offers the core to others and takes the time; false: it took so long that spinning must end. */
+bool te_spin_yield(te_engine *engine, int64_t *now_ns);
+/* A wait, spun or slept, has ended with what was waited for. */
+void te_spin_learn(const te_engine *engine, te_spin *spin, int64_t waited_ns);
+
 /* ---- engine (engine.c) ----------------------------------------------------------------------- */
 
 /* Answers one method; runs on the link's I/O thread, must not block.  The request is a REQUEST
@@ -77,9 +92,10 @@ struct te_engine {
     unsigned fork_generation; /* te_fork_generation() at open; another one means: used after fork */
     uint8_t boot_id[16];
     uint32_t stripes_max;  /* connections that one transfer is spread over */
-    uint32_t spinning_max; /* one spins only while at most so many callers wait for an answer */
-    _Atomic uint32_t waiting;
-    _Atomic uint32_t epoch; /* goes into the headers of answers and pushes */
+    uint32_t spinning_max; /* callers spin only while at most so many wait; I/O threads that spin */
+    _Atomic uint32_t waiting, io_spinning;
+    _Atomic int64_t spin_quiet_until_ns; /* somebody computes on our cores: see spin.c */
+    _Atomic uint32_t epoch;              /* goes into the headers of answers and pushes */
 
     te_service service;
     _Atomic bool is_serving;
@@ -356,9 +372,8 @@ struct te_connection {
     uint32_t epoch;
     uint64_t request; /* the last number given out */
     int64_t used_ns;
-    int32_t spin_score; /* grows while spinning succeeds */
-    int64_t spin_ns;    /* how long the next spin may be; 0 = none yet */
-    uint32_t spin_count;
+    te_spin spin;
+    int64_t spin_extra_ns; /* what the peer needs for the bytes of the request under way */
     char error[TE_ERROR_BYTES];
     struct te_scope *scope; /* scope.c */
     struct te_connection *scope_next;
@@ -399,8 +414,6 @@ ms_status te_connection_fail(te_connection *connection, ms_status status, const 
 #define TE_HELLO_DEFAULT_BYTES (sizeof(ms_hello) + 24)
 void te_hello_default(const te_engine *engine, uint8_t hello[TE_HELLO_DEFAULT_BYTES]);
 
-/* Without waiting for a connection of the pool (it may dial); LIMIT when all are in use. */
-ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection);
 /* Around a call that touches the channel after it has checked a connection in: te_channel_close
  * waits for it. CLOSED: it is closing; then there is nothing to leave. */
 ms_status te_channel_enter(te_channel *channel);

@@ -35,6 +35,8 @@ struct te_io {
     te_link *run_first, *run_last;
     te_link *retired;
     te_link *current;
+    bool is_busy; /* the last wait brought events */
+    te_spin spin;
     int64_t check_ns; /* next look at the deadlines; 0 = no link has one */
     int64_t tick_ns;  /* next tick; 0 = none */
     uint8_t *staging;

@@ -81,6 +81,20 @@ void md_prefetch(const md_core *core, ms_hash hash) {
         __builtin_prefetch(&shard->slots[md_index_tag(hash) & (shard->slot_count - 1)]);
 }
 
+void md_prefetch_put(const md_core *core, ms_hash hash) {
+    const md_shard *shard = &core->shards[md_shard_of(hash)];
+    md_prefetch(core, hash);
+    if (shard->record_count == 0)
+        return;
+    uint32_t record = shard->record_free != 0 ? shard->record_free - 1 : shard->record_fresh;
+    const char *at = (const char *)(shard->records + record);
+    const char *key = (const char *)shard->arena + shard->arena_used;
+    __builtin_prefetch(at, 1);
+    __builtin_prefetch(at + 64, 1);
+    __builtin_prefetch(key, 1);
+    __builtin_prefetch(key + 64, 1);
+}
+
 static bool is_it(const md_record *record, ms_hash hash, md_record_state state) {
     return ms_hash_equal(record->hash, hash) && record->state == state;
 }

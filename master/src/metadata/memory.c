@@ -2,6 +2,7 @@
 #include "md_memory.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,10 +13,65 @@ void md_memory_fail_after(uint64_t calls) { fail_after = calls; }
 
 static bool fails(void) { return fail_after != 0 && --fail_after == 0; }
 
+/* ---- pages ------------------------------------------------------------------------------------------ */
+/* Shards are rebuilt and grow all the time, in pieces of some pages.  A trip to the kernel for each, with a fault
+ * for every page of it, was a fifth of what a put cost the master.  So small pieces come in few sizes, and a few
+ * that were given back wait here for who wants that size next.  What may wait is little beside what it saves: all
+ * else really leaves the process. */
+#define PAGE_BYTES 4096u
+#define KEPT_PAGES_MAX 16u /* of a piece that is kept */
+#define KEPT_PIECES 16u    /* of one size */
+
+typedef struct kept_size {
+    void *pieces[KEPT_PIECES];
+    uint32_t count;
+} kept_size;
+
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static kept_size kept[KEPT_PAGES_MAX + 1]; /* by pages */
+
+/* Pages of a piece: up to four as they are, then in steps of a quarter of their power of two. */
+static size_t pages_of(size_t bytes) {
+    size_t pages = (bytes + PAGE_BYTES - 1) / PAGE_BYTES, step = 1;
+    while (pages > step * 8)
+        step *= 2;
+    return (pages + step - 1) / step * step;
+}
+
+static void *take_kept(size_t pages) {
+    void *piece = NULL;
+    if (pages <= KEPT_PAGES_MAX) {
+        pthread_mutex_lock(&kept_lock);
+        kept_size *of = &kept[pages];
+        if (of->count != 0)
+            piece = of->pieces[--of->count];
+        pthread_mutex_unlock(&kept_lock);
+    }
+    return piece;
+}
+
+static bool keep(void *memory, size_t pages) {
+    bool is_kept = false;
+    if (pages <= KEPT_PAGES_MAX) {
+        pthread_mutex_lock(&kept_lock);
+        kept_size *of = &kept[pages];
+        is_kept = of->count < KEPT_PIECES;
+        if (is_kept)
+            of->pieces[of->count++] = memory;
+        pthread_mutex_unlock(&kept_lock);
+    }
+    return is_kept;
+}
+
 void *md_memory_map(size_t bytes) {
     if (fails())
         return NULL;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t pages = pages_of(bytes);
+    void *memory = take_kept(pages);
+    if (memory != NULL)
+        return memset(memory, 0, bytes);
+    memory =
+        mmap(NULL, pages * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -24,13 +80,29 @@ void *md_memory_remap(void *memory, size_t old_bytes, size_t new_bytes) {
         return md_memory_map(new_bytes);
     if (fails())
         return NULL;
-    void *moved = mremap(memory, old_bytes, new_bytes, MREMAP_MAYMOVE);
-    return moved == MAP_FAILED ? NULL : moved;
+    size_t old_pages = pages_of(old_bytes), new_pages = pages_of(new_bytes);
+    /* The last page's rest may hold what an earlier owner left. */
+    size_t rest = old_pages * PAGE_BYTES < new_bytes ? old_pages * PAGE_BYTES : new_bytes;
+    void *moved = old_pages == new_pages ? memory : take_kept(new_pages);
+    if (moved == NULL) {
+        moved = mremap(memory, old_pages * PAGE_BYTES, new_pages * PAGE_BYTES, MREMAP_MAYMOVE);
+        if (moved == MAP_FAILED)
+            return NULL;
+    } else if (moved != memory) {
+        memcpy(moved, memory, old_bytes < new_bytes ? old_bytes : new_bytes);
+        rest = new_bytes;
+        if (!keep(memory, old_pages))
+            munmap(memory, old_pages * PAGE_BYTES);
+    }
+    if (rest > old_bytes)
+        memset((uint8_t *)moved + old_bytes, 0, rest - old_bytes);
+    return moved;
 }
 
 void md_memory_unmap(void *memory, size_t bytes) {
-    if (memory != NULL)
-        munmap(memory, bytes);
+    size_t pages = pages_of(bytes);
+    if (memory != NULL && !keep(memory, pages))
+        munmap(memory, pages * PAGE_BYTES);
 }
 
 void *md_memory_small(void *memory, size_t bytes) {
