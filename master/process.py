@@ -26,12 +26,12 @@ from mooncake_store.coordination import (
     Leadership,
     Lease,
     LeaseState,
-    Tombstone,
     open_coordinator,
 )
-from mooncake_store.errors import NotLeaderError, Status, StoreError, UnavailableError
+from mooncake_store.errors import StoreError, UnavailableError
 from mooncake_store.logs import configure
 from mooncake_store.master.config import MasterConfig
+from mooncake_store.master.ledger import Ledger
 from mooncake_store.master.service import MasterService, log
 from mooncake_store.runtime import DEFAULT_PORT, boot_id, is_loopback, master_socket, runtime_dir
 from mooncake_store.serving import ports
@@ -100,7 +100,7 @@ class MasterProcess:
         self._http: HttpServer | None = None
         self._beside: list[asyncio.Task[None]] = []
         self._reminder: asyncio.Task[None] | None = None
-        self._tombstones: asyncio.Task[None] | None = None
+        self._ledger: Ledger | None = None
         self._lease_changes: AsyncGenerator[Lease, None] | None = None
         self._lease: Lease | None = None  # as last heard of; None: it does not lead yet
         self._leading: list[asyncio.Task[None]] = []  # what a leader does besides serving
@@ -142,11 +142,11 @@ class MasterProcess:
         service.set_lease_deadline(self._lease_now.deadline_ns)
         asyncio.get_running_loop().add_reader(service.event_descriptor(), self._on_events)
         self._leading.append(asyncio.create_task(self._follow_lease(service)))
-        if tombstones := await self._insist(self._coordinator.tombstones):
-            service.add_tombstones(tombstones)
+        ledger = self._ledger = Ledger(self._coordinator, service, self._lose_lead)
+        tombstones = await self._insist(self._coordinator.tombstones)
+        ledger.begin(tombstones, await self._insist(self._coordinator.members))
+        if tombstones:
             await self._coordinator.drop_tombstones(())  # what is left is kept once a key
-        for node_id in await self._insist(self._coordinator.members):
-            service.expect_member(node_id)
         try:
             port = service.listen_tcp(config.address, config.port)
         except StoreError:
@@ -354,29 +354,9 @@ class MasterProcess:
     # ---- what C hands over ----
 
     def _on_events(self) -> None:
-        service = self.service
-        service.pass_log_on()
-        if self._tombstones is not None and not self._tombstones.done():
-            return  # it takes what has come meanwhile too
-        if tombstones := service.take_tombstones():
-            self._tombstones = asyncio.create_task(self._keep_tombstones(service, tombstones))
-
-    async def _keep_tombstones(
-        self, service: MasterService, tombstones: tuple[Tombstone, ...]
-    ) -> None:
-        assert self._coordinator is not None
-        while tombstones:
-            status = Status.OK
-            try:
-                await self._coordinator.write_tombstones(tombstones)
-            except NotLeaderError as error:
-                status = Status.NOT_LEADER
-                self._lose_lead(error)
-            except StoreError as error:
-                status = Status.IO_ERROR
-                log(logging.ERROR, "tombstones_not_kept", reason=error, count=len(tombstones))
-            service.finish_tombstones(tombstones, status)
-            tombstones = service.take_tombstones()
+        self.service.pass_log_on()
+        if self._ledger is not None:
+            self._ledger.on_events()
 
     async def _remind_of_insecurity(self) -> None:
         while True:
@@ -409,8 +389,8 @@ class MasterProcess:
         service, self._service = self._service, None
         if service is not None:
             asyncio.get_running_loop().remove_reader(service.event_descriptor())
-            if self._tombstones is not None:
-                await asyncio.gather(self._tombstones, return_exceptions=True)
+            if self._ledger is not None:
+                await self._ledger.finish()
             service.pass_log_on()
             await asyncio.to_thread(service.close)
         if self._endpoints is not None and self._endpoints.unix_path:

@@ -283,6 +283,10 @@ class MasterService:
         """Return how many of the tombstones that were added or kept, in order, are done with."""
         return int(lib.ma_tombstones_settled(self._handle()))
 
+    def has_tombstones(self) -> bool:
+        """Say whether tombstones wait for the coordinator."""
+        return bool(lib.ma_tombstone_is_waiting(self._handle()))
+
     def take_tombstones(self) -> tuple[Tombstone, ...]:
         """Return the tombstones that the coordinator is to keep; each is given out once."""
         found: list[Tombstone] = []

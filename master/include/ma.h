@@ -144,6 +144,7 @@ typedef struct ma_tombstone {
 
 /* One that the coordinator holds from former leaders; before listening. */
 ms_status ma_tombstone_add(ma_master *master, const ma_tombstone *tombstone);
+bool ma_tombstone_is_waiting(ma_master *master);
 /* The oldest that was not handed out yet; false: none. */
 bool ma_tombstone_next(ma_master *master, ma_tombstone *tombstone);
 /* How many of those that were added or written, in that order, the coordinator need not keep any longer: every

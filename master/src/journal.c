@@ -136,6 +136,13 @@ ms_status ma_tombstone_add(ma_master *master, const ma_tombstone *tombstone) {
     return status;
 }
 
+bool ma_tombstone_is_waiting(ma_master *master) {
+    pthread_mutex_lock(&master->journal.lock);
+    bool is_there = master->journal.tombstone_count != 0;
+    pthread_mutex_unlock(&master->journal.lock);
+    return is_there;
+}
+
 bool ma_tombstone_next(ma_master *master, ma_tombstone *tombstone) {
     ma_journal *journal = &master->journal;
     pthread_mutex_lock(&journal->lock);

@@ -145,6 +145,56 @@ def test_what_was_removed_while_its_holder_was_silent_stays_removed_after_a_rest
     assert [item.version for item in free.items] == [removed.version]
     assert client.put(b"removed").version > removed.version
     assert client.exists(b"removed") == [True]
+    # Everybody is here and what was struck is freed: the coordinator need not keep it.
+    until(lambda: (tmp_path / "c" / "tombstones").stat().st_size == 0)
+
+
+def test_a_new_leader_waits_for_the_members_that_there_were(
+    bench: Any, tmp_path: Path, until: Any
+) -> None:
+    coordinator = f"local:{tmp_path}/c"
+    master = bench.master(coordinator=coordinator)
+    client = bench.client(master)
+    servers = [bench.ready_server(master, client, node=node) for node in (1, 2)]
+    grants = {key: client.put(key) for key in (b"one", b"two")}
+    until(lambda: len(json.loads((tmp_path / "c" / "state").read_text())["members"]) == 2)
+    master.process.kill()
+    master.process.wait()
+    bench.masters.remove(master)
+    del servers
+
+    master = bench.master(coordinator=coordinator)
+    client = bench.client(master)
+
+    def held(key: bytes) -> frames.InventoryItem:
+        grant = grants[key]
+        return frames.InventoryItem(
+            hash=client.hash(key),
+            version=grant.version,
+            page=grant.replicas[0].extents[0].page,
+            page_count=1,
+            size=4096,
+            tenant=b"default",
+            key=key,
+        )
+
+    lookup = client.start(Method.EXISTS_KEYS, client.hashes(b"one", b"two"))
+    bench.server(master, node=1, incarnation=2, inventory=(held(b"one"),)).wait_adopted()
+    assert client.is_silent(0.2)
+    bench.server(master, node=2, incarnation=2, inventory=(held(b"two"),)).wait_adopted()
+    assert client.finish(lookup).payload == b"\x01\x01"
+    # While a member is away a remove of a key that nobody knows writes a tombstone first.
+    master.process.kill()
+    master.process.wait()
+    bench.masters.remove(master)
+    master = bench.master(coordinator=coordinator)
+    client = bench.client(master)
+    bench.server(master, node=1, incarnation=3, inventory=(held(b"one"),)).wait_adopted()
+    assert client.value(Method.REMOVE, client.remove_body(b"two")).statuses == (Status.NOT_FOUND,)
+    assert (tmp_path / "c" / "tombstones").stat().st_size == 28
+    bench.server(master, node=2, incarnation=3, inventory=(held(b"two"),)).wait_adopted()
+    until(lambda: client.exists(b"one", b"two") == [True, False])
+    until(lambda: (tmp_path / "c" / "tombstones").stat().st_size == 0)
 
 
 def test_a_port_is_a_cluster_of_its_own(bench: Any) -> None:

@@ -1,0 +1,120 @@
+"""What a leader owes its coordinator: tombstones, kept and dropped again, and members made known.
+
+C hands over what is to be kept and says when it may go; it never calls Python, so its event
+descriptor wakes this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from mooncake_store.coordination import Coordinator, Tombstone
+from mooncake_store.errors import NotLeaderError, Status, StoreError
+from mooncake_store.master.service import MasterService, log
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """The coordinator's entries about this leader's objects and servers.
+
+    Args:
+        coordinator: Whose leader the master is.
+        service: Its C part.
+        on_lead_lost: Called with the reason when the coordinator obeys another leader.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        service: MasterService,
+        on_lead_lost: Callable[[object], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._service = service
+        self._on_lead_lost = on_lead_lost
+        self._kept: list[Tombstone] = []  # at the coordinator, in the order in which C counts them
+        self._dropped = 0
+        self._members: set[bytes] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, tombstones: tuple[Tombstone, ...], members: Iterable[bytes]) -> None:
+        """Tell C what the coordinator knows, before it listens.
+
+        Raises:
+            StoreError: There is no room for it.
+        """
+        self._service.add_tombstones(tombstones)
+        self._kept.extend(tombstones)
+        for node_id in members:
+            self._service.expect_member(node_id)
+            self._members.add(node_id)
+
+    def on_events(self) -> None:
+        """C may have something to hand over."""
+        if self._task is not None and not self._task.done():
+            return  # it takes what has come meanwhile too
+        if self._has_work():
+            self._task = asyncio.create_task(self._work())
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _new_members(self) -> list[tuple[bytes, int]]:
+        return [
+            (member.node_id, member.incarnation)
+            for member in self._service.members()
+            if member.node_id not in self._members
+        ]
+
+    def _has_work(self) -> bool:
+        return bool(
+            self._service.has_tombstones()
+            or self._service.tombstones_settled() > self._dropped
+            or self._new_members()
+        )
+
+    async def _work(self) -> None:
+        try:
+            while tombstones := self._service.take_tombstones():
+                await self._write(tombstones)
+            await self._drop()
+            await self._add_members()
+        except NotLeaderError as error:
+            self._on_lead_lost(error)
+        except StoreError as error:
+            log(logging.WARNING, "coordinator_not_told", reason=error)
+
+    async def _write(self, tombstones: tuple[Tombstone, ...]) -> None:
+        status = Status.OK
+        try:
+            await self._coordinator.write_tombstones(tombstones)
+            self._kept.extend(tombstones)
+        except NotLeaderError as error:
+            status = Status.NOT_LEADER
+            self._on_lead_lost(error)
+        except StoreError as error:
+            status = Status.IO_ERROR
+            log(logging.ERROR, "tombstones_not_kept", reason=error, count=len(tombstones))
+        self._service.finish_tombstones(tombstones, status)
+
+    async def _drop(self) -> None:
+        count = self._service.tombstones_settled() - self._dropped
+        if count > 0:
+            await self._coordinator.drop_tombstones(self._kept[:count])
+            del self._kept[:count]
+            self._dropped += count
+
+    async def _add_members(self) -> None:
+        """Make servers known that have no coordinator of their own, for the leaders to come."""
+        if not (new := self._new_members()):
+            return
+        known = await self._coordinator.members()
+        for node_id, incarnation in new:
+            if node_id not in known:
+                await self._coordinator.raise_member(node_id, incarnation)
+            self._members.add(node_id)
