@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,10 +27,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_batch_over_the_limit_raises_once(shared_cluster: Cluster, name: str) -> None:
     with Client(shared_cluster.address) as store:
-        begin = time.monotonic()
         with pytest.raises(RequestError, match="at most 65536 keys, not 65537"):
             CALLS[name](store)
-        assert time.monotonic() - begin < 0.5
 
 
 @pytest.mark.asyncio
@@ -48,14 +45,11 @@ def test_batch_that_fails_as_a_whole_has_one_error() -> None:
     with Cluster(pool_size_bytes=16 << 20) as cluster:
         strict, store = Client(cluster.address, strict=True), Client(cluster.address)
         cluster.kill_master()
-        begin = time.monotonic()
         results = strict.get_batch([*keys, ""], timeout_s=1)
-        assert time.monotonic() - begin < 2
         assert len({id(found) for found in results[:-1]}) == 1
         (error,) = set(results[:-1])
         assert isinstance(error, StoreError)
         assert error.key is None and error.retryable
         assert type(results[-1]) is InvalidKeyError  # that one has a mistake of its own
-        begin = time.monotonic()
         assert store.exists_batch(keys, timeout_s=1) == [False] * len(keys)
-        assert time.monotonic() - begin < 2
+        assert store.last_error is not None and store.last_error.key is None
