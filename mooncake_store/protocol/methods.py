@@ -137,6 +137,7 @@ class ObjectFlag(IntFlag):
     HARD_PIN = 1 << 0
     SOFT_PIN = 1 << 1
     HAS_CHECKSUM = 1 << 2
+    IS_COPY = 1 << 3  # of a server's record: sealed by COPY, under a version of its own
 
 
 class PutFlag(IntFlag):

@@ -257,6 +257,9 @@ ms_status st_drop_all(st_server *server) {
     return MS_OK;
 }
 
+/* What no note changes. */
+#define FLAGS_OF_BYTES (MS_OBJECT_HAS_CHECKSUM | MS_OBJECT_IS_COPY)
+
 /* ---- NOTE ----------------------------------------------------------------------------------------------------- */
 
 void st_handle_note(st_server *server, st_peer *peer, const te_request *request) {
@@ -279,9 +282,9 @@ void st_handle_note(st_server *server, st_peer *peer, const te_request *request)
              !st_inventory_find(segment->inventory, note.page, &extent))
         status = MS_GONE;
     else if (note.note > extent.note) /* an older one again: only the answer *(note_order)* */
-        status = st_inventory_note(segment->inventory, note.page, note.note, note.expiry_ms,
-                                   (uint8_t)((extent.flags & MS_OBJECT_HAS_CHECKSUM) |
-                                             (note.flags & ~(uint32_t)MS_OBJECT_HAS_CHECKSUM)));
+        status = st_inventory_note(
+            segment->inventory, note.page, note.note, note.expiry_ms,
+            (uint8_t)((extent.flags & FLAGS_OF_BYTES) | (note.flags & ~(uint32_t)FLAGS_OF_BYTES)));
     pthread_mutex_unlock(&server->lock);
     st_count_add(server, ST_COUNT_NOTES, 1);
     st_answer(server, request, status, "");

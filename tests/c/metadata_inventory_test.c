@@ -155,18 +155,24 @@ static void a_note_outranks_a_copy_that_does_not_have_it(void) {
     EXPECT(harness_join_as(h, 0, 1, 20, 20, "", &a) == MS_OK);
     EXPECT(harness_join_as(h, 1, 1, 20, 20, "", &b) == MS_OK);
     EXPECT(tell_noted(a, "holder first", 10, 30, MS_OBJECT_HARD_PIN, 0) == MS_OK);
-    EXPECT(tell_noted(b, "holder first", 20, 20, 0, 0) == MS_OK);
-    EXPECT(tell_noted(b, "copy first", 20, 20, 0, 1) == MS_OK);
+    EXPECT(tell_noted(b, "holder first", 20, 20, MS_OBJECT_IS_COPY, 0) == MS_OK);
+    EXPECT(tell_noted(b, "copy first", 20, 20, MS_OBJECT_IS_COPY, 1) == MS_OK);
     EXPECT(tell_noted(a, "copy first", 10, 30, MS_OBJECT_HARD_PIN, 1) == MS_OK);
     EXPECT(tell_noted(a, "noted before", 10, 15, MS_OBJECT_HARD_PIN, 2) == MS_OK);
-    EXPECT(tell_noted(b, "noted before", 20, 20, 0, 2) == MS_OK);
+    EXPECT(tell_noted(b, "noted before", 20, 20, MS_OBJECT_IS_COPY, 2) == MS_OK);
     EXPECT(tell_noted(a, "copy noted too", 10, 30, 0, 3) == MS_OK);
-    EXPECT(tell_noted(b, "copy noted too", 20, 31, MS_OBJECT_HARD_PIN, 3) == MS_OK);
+    EXPECT(tell_noted(b, "copy noted too", 20, 31, MS_OBJECT_HARD_PIN | MS_OBJECT_IS_COPY, 3) ==
+           MS_OK);
+    /* A later put is no copy: a note of an older one that was forgotten for a while does not outrank it. */
+    EXPECT(tell_noted(a, "put again", 10, 30, MS_OBJECT_HARD_PIN, 4) == MS_OK);
+    EXPECT(tell_noted(b, "put again", 20, 20, 0, 4) == MS_OK);
+    EXPECT(tell_noted(b, "put before", 20, 20, 0, 5) == MS_OK);
+    EXPECT(tell_noted(a, "put before", 10, 30, MS_OBJECT_HARD_PIN, 5) == MS_OK);
     EXPECT(md_inventory_end(h->core, h->now, a, 1) == MS_OK &&
            md_inventory_end(h->core, h->now, b, 1) == MS_OK);
     harness_drain(h);
     harness_check(h);
-    EXPECT(h->free_count == 4); /* of each key the one that does not count */
+    EXPECT(h->free_count == 6); /* of each key the one that does not count */
     const struct {
         const char *key;
         uint64_t version;
@@ -174,13 +180,40 @@ static void a_note_outranks_a_copy_that_does_not_have_it(void) {
     } wanted[] = {{"holder first", 10, MS_OBJECT_HARD_PIN},
                   {"copy first", 10, MS_OBJECT_HARD_PIN},
                   {"noted before", 20, 0},
-                  {"copy noted too", 20, MS_OBJECT_HARD_PIN}};
+                  {"copy noted too", 20, MS_OBJECT_HARD_PIN},
+                  {"put again", 20, 0},
+                  {"put before", 20, 0}};
     for (uint32_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         ms_location_view location;
         EXPECT(harness_lookup(h, wanted[i].key, &location) == MS_OK);
         EXPECT(location.head.version == wanted[i].version && location.head.replica_count == 1);
         EXPECT(location.head.flags == wanted[i].flags);
     }
+    harness_close(h);
+}
+
+/* Also of copies that this master made itself: a former one had its note answered while the holder was here. */
+static void an_entry_of_copies_is_ranked_as_one(void) {
+    harness_open_default(h);
+    for (uint32_t i = 0; i < 2; i++)
+        harness_add_server(h, i, 10);
+    EXPECT(harness_put(h, "put", 1) == MS_OK && harness_put(h, "copied", 1) == MS_OK);
+    EXPECT(change("copied", 2, 0, 0, 7) == MS_PENDING && harness_answer_of(h, 7) == MS_OK);
+    ms_location_view put, copied, after;
+    EXPECT(harness_lookup(h, "put", &put) == MS_OK);
+    uint64_t put_version = put.head.version;
+    EXPECT(harness_lookup(h, "copied", &copied) == MS_OK && copied.head.replica_count == 2);
+    uint64_t note = copied.head.version + 100;
+    uint32_t server;
+    EXPECT(harness_join_as(h, 2, 1, 10, 10, "", &server) == MS_OK);
+    EXPECT(tell_noted(server, "put", 1, note, 0, 0) == MS_OK);
+    EXPECT(tell_noted(server, "copied", 1, note, MS_OBJECT_HARD_PIN, 1) == MS_OK);
+    EXPECT(md_inventory_end(h->core, h->now, server, 1) == MS_OK);
+    harness_drain(h);
+    harness_check(h);
+    EXPECT(harness_lookup(h, "put", &after) == MS_OK && after.head.version == put_version);
+    EXPECT(harness_lookup(h, "copied", &after) == MS_OK && after.head.version == 1);
+    EXPECT(after.head.flags == MS_OBJECT_HARD_PIN);
     harness_close(h);
 }
 
@@ -323,6 +356,7 @@ int main(void) {
     an_inventory_tells_whose_an_object_is();
     the_highest_note_counts();
     a_note_outranks_a_copy_that_does_not_have_it();
+    an_entry_of_copies_is_ranked_as_one();
     a_server_in_the_same_life_keeps_what_it_has();
     a_new_life_has_what_its_inventory_names();
     objects_leave_when_the_grace_is_over_and_come_back();

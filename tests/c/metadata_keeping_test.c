@@ -76,7 +76,7 @@ static void replicas_change(void) {
            copy.seal.head.number > before.head.version);
     EXPECT(copy.source.replicas[0].head.server == 0 && copy.target.head.server != 0);
     EXPECT(copy.seal.head.expiry_ms != 0 && copy.seal.head.key_length == 1 &&
-           copy.seal.key[0] == 'a');
+           copy.seal.key[0] == 'a' && copy.seal.head.flags & MS_OBJECT_IS_COPY);
     uint64_t first = h->last_copy / MS_REPLICAS_MAX * MS_REPLICAS_MAX;
     md_copied(h->core, h->now, first, MS_OK);
     md_copied(h->core, h->now, first, MS_OK);

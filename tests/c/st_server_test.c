@@ -315,7 +315,12 @@ static void test_notes(void) {
     start(&master, &node);
     client_open(&client, &node, false, SESSION, EPOCH, MS_RIGHT_WRITE);
     uint8_t byte = 5;
-    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
+    put put = {.page = 3,
+               .page_count = 1,
+               .version = version_of(1),
+               .bytes = &byte,
+               .length = 1,
+               .flags = MS_OBJECT_IS_COPY}; /* which no note changes */
     CHECK_STATUS(client_put(&client, &put), MS_OK);
     struct {
         uint64_t version, note;
@@ -342,7 +347,8 @@ static void test_notes(void) {
     CHECK_STATUS(master_adopt(&master, EPOCH, &found), MS_OK);
     CHECK(found.count == 1 && found.items[0].note == version_of(5) &&
           found.items[0].expiry_ms == 1000);
-    CHECK(found.items[0].flags == MS_OBJECT_HARD_PIN && found.items[0].version == version_of(1));
+    CHECK(found.items[0].flags == (MS_OBJECT_HARD_PIN | MS_OBJECT_IS_COPY) &&
+          found.items[0].version == version_of(1));
     CHECK(found.items[0].state == 1 && found.items[0].page == 3 && found.items[0].size == 1);
     client_close(&client);
     stop(&master, &node);

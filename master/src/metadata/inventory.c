@@ -94,6 +94,7 @@ static ms_status take_new(md_core *core, const held *replica) {
     at->size = replica->size;
     at->checksum = replica->checksum;
     at->flags = replica->flags & MD_OBJECT_FLAGS;
+    at->is_copy = (replica->flags & MS_OBJECT_IS_COPY) != 0;
     bool has_note = replica->note > replica->version;
     if (tenant != 0 || has_note || replica->group != 0 || replica->expiry_ms != 0 ||
         !ms_hash_is_none(replica->parent)) {
@@ -161,9 +162,20 @@ static ms_status take_replica(md_core *core, uint32_t record, const held *replic
     return MS_OK;
 }
 
-/* Versions of a key are ranked by their notes; a record's first note has its version.  So a copy that a former
- * master was making ranks below the object whose note came while it was being made (note_ranks). */
-static uint64_t rank_of(uint64_t version, uint64_t note) { return note > version ? note : version; }
+/* Of two versions the higher counts, unless it is a copy and the lower one has a later note (note_ranks): then a
+ * former master took that note while it was making the copy, and ended before the copy had it. */
+static bool gives_way(uint64_t version, uint64_t note, bool is_copy, uint64_t lower_note) {
+    return is_copy && lower_note > version && lower_note > note;
+}
+
+static bool ranks_below(md_shard *shard, md_record *known, const held *replica) {
+    const md_extra *extra = md_record_extra(shard, known);
+    uint64_t note = extra == NULL ? 0 : extra->note;
+    if (replica->version < known->version)
+        return !gives_way(known->version, note, known->is_copy, replica->note);
+    return replica->version > known->version &&
+           gives_way(replica->version, replica->note, replica->flags & MS_OBJECT_IS_COPY, note);
+}
 
 static ms_status take(md_core *core, const held *replica) {
     uint64_t pages = 0;
@@ -176,21 +188,14 @@ static ms_status take(md_core *core, const held *replica) {
     if (writing != 0 && md_record_at(shard, writing)->version == replica->version)
         return MS_OK;
     uint32_t record = md_index_find(shard, replica->hash, MD_RECORD_COMPLETE);
-    uint64_t known = 0, rank = rank_of(replica->version, replica->note), known_rank = 0;
-    if (record != 0) {
-        md_record *of = md_record_at(shard, record);
-        const md_extra *extra = md_record_extra(shard, of);
-        known = of->version;
-        known_rank = rank_of(known, extra == NULL ? 0 : extra->note);
-    }
-    /* Of a key the highest rank wins, whenever its server comes. */
+    md_record *known = record == 0 ? NULL : md_record_at(shard, record);
     if (pages != ms_pages_of(replica->size) || is_expired ||
         server_at(core, replica->server)->is_condemned ||
         replica->version <= md_tombstone_version(core, replica->hash) ||
-        (replica->version != known && rank < known_rank))
+        (known != NULL && ranks_below(shard, known, replica)))
         return refuse(core, replica->server, replica->hash, replica->segment, replica->extents,
                       replica->extent_count, replica->version);
-    if (record != 0 && replica->version == known)
+    if (known != NULL && replica->version == known->version)
         return take_replica(core, record, replica);
     if (record != 0 && !md_object_depart(core, md_shard_of(replica->hash), record, 0))
         return MS_NO_MEMORY;

@@ -29,7 +29,7 @@
 /* ---- records (shard.c) --------------------------------------------------------------------------------- */
 typedef enum { MD_RECORD_NONE = 0, MD_RECORD_WRITING, MD_RECORD_COMPLETE } md_record_state;
 
-/* In md_record.flags, above ms_object_flag. */
+/* In md_record.flags, above those of ms_object_flag that are kept there. */
 enum {
     MD_IS_PINNED = 1u << 3,  /* by a session */
     MD_IS_PARENT = 1u << 4,  /* of resident objects */
@@ -57,7 +57,8 @@ typedef struct md_record {
     uint16_t depth; /* parents above it that were resident when it was stored */
     uint8_t state, flags;
     uint8_t list_class;
-    uint8_t is_changing; /* change_replica is at work on it */
+    uint8_t is_changing : 1; /* change_replica is at work on it */
+    uint8_t is_copy : 1;     /* its version is that of copies, not of a put */
 } md_record;
 _Static_assert(sizeof(md_record) <= 96, "budget: 160 bytes a key");
 

@@ -312,7 +312,7 @@ ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out) {
                     .part = 0,
                     .part_count = to->extent_count,
                     .key_length = record->key_length,
-                    .flags = (uint8_t)location.flags,
+                    .flags = (uint8_t)(location.flags | MS_OBJECT_IS_COPY),
                     .tenant_length = (uint8_t)tenant[0]};
     ms_writer_seal(out, &seal, tenant + 1, md_record_key(shard, record));
     return out->status;
@@ -345,6 +345,7 @@ static void finish(md_core *core, uint32_t number) {
     md_pages_count(core, &new, MD_PAGES_WRITING, -1);
     md_record_set_replicas(shard, record, new.count, new.replicas, new.extents);
     record->version = change->source_version = change->version;
+    record->is_copy = 1;
     md_pages_count(core, &new, MD_PAGES_COMPLETE, 1);
     md_unpinned_pages(core, shard, record, 1);
     md_leave_opened(core, leave);

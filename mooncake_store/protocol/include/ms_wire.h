@@ -251,6 +251,7 @@ enum ms_object_flag {
     MS_OBJECT_HARD_PIN = 1u << 0,
     MS_OBJECT_SOFT_PIN = 1u << 1,
     MS_OBJECT_HAS_CHECKSUM = 1u << 2,
+    MS_OBJECT_IS_COPY = 1u << 3, /* of a record: sealed by COPY, under a version of its own */
 };
 
 static inline uint64_t ms_word(uint64_t version, int live) {
