@@ -139,7 +139,7 @@ def _all_copied(state: State, config: Configuration, i: int, change: Change) -> 
     if not any(holds(state, replica, change.version) for replica in replicas):
         state = may_be_gone(state, entry.version)  # their nodes have lost their memory since
     now = freeing(leader, entry.replicas, entry.version)
-    now = now._replace(entry=Entry(change.version, entry.note, replicas), change=None)
+    now = now._replace(entry=Entry(change.version, entry.note, replicas, is_copy=True), change=None)
     label = f"leader {leader.epoch}: the entry switches to version {change.version}"
     yield label, state.with_leader(i, now), None
 
@@ -212,7 +212,7 @@ def _end(state: State, config: Configuration, s: int, task: CopyTask) -> tuple[s
     if (task.epoch != server.epoch and "copy_epoch" in config.rules) or not is_open:
         return f"server {s} drops its copy, version {task.version}: it was taken back", state, None
     for part, at in enumerate(task.extents):
-        record = Record(part, Note(task.version, task.note.ordinal))
+        record = Record(part, Note(task.version, task.note.ordinal), is_copy=True)
         sealed = Extent(task.version, True, record, server.extents[at].content)
         server = server.with_extent(at, sealed)
     return f"server {s} seals its copy, version {task.version}", state.with_server(s, server), None

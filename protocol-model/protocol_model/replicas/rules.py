@@ -26,8 +26,8 @@ RULES = {
     # notes while copies are made
     "note_copied": "copies count only when their holders have the current note",
     "note_ranks": (
-        "of a key's versions the one with the highest note number counts, and a record's first "
-        "note has its version; without: the highest version"
+        "of two versions of a key the higher counts, unless it is a copy and the lower one has a"
+        " later note; a record says whether it is a copy"
     ),
     # tombstones and the coordinator
     "lease": (

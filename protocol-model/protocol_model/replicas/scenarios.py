@@ -53,6 +53,9 @@ SCENARIOS = {
     "moves of two, notes": Configuration(
         (2, 2, 2), replicas=2, budget=Budget(copies=1, notes=1, elections=1)
     ),
+    "back with a note": Configuration(
+        (1, 1), puts=(PUT,), budget=Budget(notes=1, evictions=1, elections=2)
+    ),
     # tombstones and the coordinator
     "absent": Configuration((1, 1), budget=Budget(removes=1, elections=2)),
     "absent, put": Configuration((1, 1), puts=(PUT,), budget=Budget(removes=1, elections=2)),

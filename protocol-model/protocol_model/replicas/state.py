@@ -62,6 +62,7 @@ class Note(NamedTuple):
 class Record(NamedTuple):
     part: int
     note: Note
+    is_copy: bool = False
 
 
 class Extent(NamedTuple):
@@ -115,6 +116,7 @@ class Entry(NamedTuple):
     version: Version
     note: Note
     replicas: tuple[Replica, ...]
+    is_copy: bool = False
 
 
 class Grant(NamedTuple):

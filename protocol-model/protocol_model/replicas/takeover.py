@@ -19,7 +19,7 @@ from protocol_model.replicas.state import (
     SERVING,
     Entry,
     Leader,
-    Note,
+    Record,
     Replica,
     Server,
     State,
@@ -57,8 +57,8 @@ def _adopt(state: State, config: Configuration, i: int, s: int) -> State:
     known = state.leaders[i].incarnations[s]
     if known not in (0, server.incarnation):
         state = state.with_leader(i, _forget_grants(config, state.leaders[i], s))
-    for version, replica, note in _live_replicas(state.leaders[i], config, server, s):
-        state = _take_in(state, config, i, version, replica, note)
+    for found in _live_replicas(state.leaders[i], server, s):
+        state = _take_in(state, config, i, found)
     leader = _still_in_use(state.leaders[i], server, s)
     leader = _sweep(state, config, leader, s)
     return state.with_leader(
@@ -96,29 +96,27 @@ def _end_requests(config: Configuration, leader: Leader, s: int) -> Leader:
     return leader
 
 
-def _live_replicas(
-    leader: Leader, config: Configuration, server: Server, s: int
-) -> list[tuple[Version, Replica, Note]]:
+def _live_replicas(leader: Leader, server: Server, s: int) -> list[Entry]:
     """Return what the server's inventory names, by version, extents in the order of the parts."""
     freed = {free.extent for free in leader.frees if free.server == s}
-    found: dict[Version, dict[int, tuple[int, Note]]] = {}
+    found: dict[Version, dict[int, tuple[int, Record]]] = {}
     for at, extent in enumerate(server.extents):
         if extent.is_live and extent.record is not None and at not in freed:
-            found.setdefault(extent.version, {})[extent.record.part] = (at, extent.record.note)
+            found.setdefault(extent.version, {})[extent.record.part] = (at, extent.record)
     return [
-        (
+        Entry(
             version,
-            Replica(s, tuple(parts[part][0] for part in sorted(parts))),
-            max(note for _, note in parts.values()),
+            max(record.note for _, record in parts.values()),
+            (Replica(s, tuple(parts[part][0] for part in sorted(parts))),),
+            any(record.is_copy for _, record in parts.values()),
         )
         for version, parts in sorted(found.items())
     ]
 
 
-def _take_in(
-    state: State, config: Configuration, i: int, version: Version, replica: Replica, note: Note
-) -> State:
-    leader = state.leaders[i]
+def _take_in(state: State, config: Configuration, i: int, found: Entry) -> State:
+    leader, version = state.leaders[i], found.version
+    (replica,) = found.replicas
     if leader.put is not None and leader.put.version == version:
         return state  # sealed, and its put is open: that decides
     stone = leader.stone
@@ -130,23 +128,34 @@ def _take_in(
     entry = leader.entry
     if entry is not None and version == entry.version:
         replicas = entry.replicas if replica in entry.replicas else (*entry.replicas, replica)
-        entry = Entry(version, max(entry.note, note), replicas)
-        return state.with_leader(i, leader._replace(entry=entry))
-    if entry is not None and _rank(config, version, note) < _rank(
-        config, entry.version, entry.note
-    ):
-        if value_of(state, version) != value_of(state, entry.version):
-            state = may_be_gone(state, version)
+        known = entry._replace(note=max(entry.note, found.note), replicas=replicas)
+        return state.with_leader(i, leader._replace(entry=known))
+    if entry is not None and _ranks_below(config, found, entry):
+        state = _replaced(state, version, entry.version)
         return state.with_leader(i, freeing(leader, [replica], version))
     if entry is not None:
-        if value_of(state, version) != value_of(state, entry.version):
-            state = may_be_gone(state, entry.version)
+        state = _replaced(state, entry.version, version)
         leader = without_entry(config, leader)
-    return state.with_leader(i, leader._replace(entry=Entry(version, note, (replica,))))
+    return state.with_leader(i, leader._replace(entry=found))
 
 
-def _rank(config: Configuration, version: Version, note: Note) -> Version:
-    return max(version, note.number) if "note_ranks" in config.rules else version
+def _replaced(state: State, loser: Version, winner: Version) -> State:
+    """An older put may go for a later one, but not the other way round."""
+    put_at = {value: version for version, value in reversed(state.versions)}
+    if put_at[value_of(state, loser)] < put_at[value_of(state, winner)]:
+        return may_be_gone(state, loser)
+    return state
+
+
+def _ranks_below(config: Configuration, one: Entry, other: Entry) -> bool:
+    """Of two versions the higher counts, unless it is a copy and the lower one has a later note."""
+    lower, higher = (one, other) if one.version < other.version else (other, one)
+    gives_way = (
+        "note_ranks" in config.rules
+        and higher.is_copy
+        and lower.note.number > max(higher.version, higher.note.number)
+    )
+    return (one is lower) != gives_way
 
 
 def _still_in_use(leader: Leader, server: Server, s: int) -> Leader:
