@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
     if (s == NULL)
         return 1;
     uint64_t steps = 0, puts = 0, hits = 0, gone = 0, removes = 0, copies = 0, views = 0,
-             elections = 0, kills = 0;
+             elections = 0, kills = 0, settled = 0, damaged = 0;
     int failures = 0;
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         if (!sim_run(s, seed)) {
@@ -35,16 +35,23 @@ int main(int argc, char **argv) {
         steps += s->steps, puts += s->puts_acked, hits += s->reads_hit, gone += s->reads_gone;
         removes += s->removes_acked, copies += s->copies_done, views += s->views_opened;
         elections += s->elections, kills += s->kills;
+        settled += s->stones_settled, damaged += s->records_damaged;
         sim_close(s);
         if (failures == 10)
             break;
     }
     printf("%lu steps, %lu puts and %lu removes acknowledged, %lu reads of an object and %lu of "
            "one that was gone, "
-           "%lu copies, %lu views, %lu elections, %lu kills\n",
+           "%lu copies, %lu views, %lu elections, %lu kills, %lu damaged records, tombstones "
+           "forgotten %lu times\n",
            (unsigned long)steps, (unsigned long)puts, (unsigned long)removes, (unsigned long)hits,
            (unsigned long)gone, (unsigned long)copies, (unsigned long)views,
-           (unsigned long)elections, (unsigned long)kills);
+           (unsigned long)elections, (unsigned long)kills, (unsigned long)damaged,
+           (unsigned long)settled);
+    if (seeds >= SEEDS && failures == 0 && (settled == 0 || damaged == 0)) {
+        printf("this world was too kind: what should go wrong did not\n");
+        failures++;
+    }
     free(s);
     return failures != 0;
 }

@@ -18,6 +18,11 @@ static void tick(sim *s, sim_event *event) {
         return;
     md_tick(s->leader.core, sim_now(s));
     sim_leader_drain(s);
+    if (s->tombstone_count != 0 && sim_chance(s, 500) && md_tombstones_settle(s->leader.core)) {
+        sim_trace(s, "%u tombstones have done their work", s->tombstone_count);
+        s->tombstone_count = 0;
+        s->stones_settled++;
+    }
     int line = sim_chance(s, 100) ? md_check(s->leader.core) : 0;
     if (line != 0)
         sim_fail(s, "an invariant of the core is broken: check.c:%d", line);

@@ -179,6 +179,7 @@ typedef struct sim_weather {
     uint32_t view_permille, rdma_permille, upsert_permille, change_permille;
     uint32_t server_count, pages, policy, value_pages_max;
     bool reboots;
+    bool damages; /* some restarts find some of the records unreadable */
 } sim_weather;
 
 struct sim {
@@ -203,12 +204,13 @@ struct sim {
     uint32_t epoch; /* the coordinator's */
     sim_tombstone *tombstones;
     uint32_t tombstone_count;
+    uint64_t stones_settled;   /* times that the coordinator was told to forget all of them */
     uint64_t stones[SIM_KEYS]; /* tombstones asked for, a key */
     uint32_t annotations[SIM_KEYS];
     uint32_t connections;
     /* what happened, to see that a run is not empty */
     uint64_t puts_acked, reads_hit, reads_gone, removes_acked, copies_done, views_opened, elections,
-        kills, writes_cut;
+        kills, writes_cut, records_damaged;
     char failure[400];
 };
 

@@ -7,6 +7,21 @@
 static sim_server *server_of(sim *s, uint32_t server) { return &s->servers[server]; }
 static uint64_t word_version(uint64_t word) { return word >> 1; }
 
+/* What a start drops from a damaged log: the word says "not live" from then on, and views stay. */
+static void damage(sim *s, uint32_t server) {
+    sim_server *at = server_of(s, server);
+    sim_oracle_reboot(s, server);
+    for (uint32_t page = 0; page < SIM_PAGES; page++) {
+        sim_record *record = &at->records[page];
+        if (!record->is_there || !sim_chance(s, 250))
+            continue;
+        sim_trace(s, "server %u has lost the record of page %u", server, page);
+        record->is_there = false;
+        at->words[page] &= ~UINT64_C(1);
+        s->records_damaged++;
+    }
+}
+
 /* ---- life ------------------------------------------------------------------------------------------------ */
 void sim_store_start(sim *s, uint32_t server, bool is_reboot) {
     sim_server *at = server_of(s, server);
@@ -36,6 +51,8 @@ void sim_store_start(sim *s, uint32_t server, bool is_reboot) {
         if (record->is_there && at->words[page] != ms_word(record->version, 1))
             record->is_there = false; /* the words are believed, not the log */
     }
+    if (!is_reboot && s->weather.damages && !s->is_healing && sim_chance(s, 250))
+        damage(s, server);
     sim_store_dial(s, server);
 }
 

@@ -195,6 +195,7 @@ static void draw_weather(sim *s) {
     w->server_fault_ms = sim_chance(s, 600) ? 3000 + (uint32_t)sim_random(s, 15000) : 0;
     w->election_ms = sim_chance(s, 500) ? 4000 + (uint32_t)sim_random(s, 20000) : 0;
     w->reboots = sim_chance(s, 500);
+    w->damages = sim_chance(s, 300);
     w->view_permille = sim_chance(s, 600) ? (uint32_t)sim_random(s, 300) : 0;
     w->rdma_permille = (uint32_t)sim_random(s, 1001);
     w->upsert_permille = (uint32_t)sim_random(s, 800);
