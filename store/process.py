@@ -410,8 +410,13 @@ class StoreServerProcess:
         if service is not None:
             asyncio.get_running_loop().remove_reader(service.log_descriptor())
             service.pass_log_on()
+            kept = service.status().extent_count if self._config.keep else 0
             await asyncio.to_thread(service.close)
-            log_event(logger, logging.INFO, "stopped")
+            folder = self._place.folder if self._place is not None else ""
+            if kept:
+                log_event(logger, logging.INFO, "stopped", kept_extents=kept, folder=folder)
+            else:
+                log_event(logger, logging.INFO, "stopped")
         if self._coordinator is not None:
             await self._coordinator.close()
         if self._unix_path is not None:

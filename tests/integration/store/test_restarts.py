@@ -7,6 +7,7 @@ right one.
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
 import threading
 import time
@@ -188,3 +189,55 @@ def test_pins_are_taken_again_in_the_new_session(host: Host) -> None:
             client.put(f"filler-{number}", bytes(64 << 10))
         assert read(other, "once") and read(other, "short")
         assert not read(other, "left")
+
+
+def test_a_server_that_follows_its_coordinator_comes_back_above_what_that_knows(
+    host: Host,
+) -> None:
+    folder = host.folder / "cluster"
+    coordinator = f"local:{folder}"
+    master = host.master(coordinator=coordinator)
+    settings = {"name": "node-a", "coordinator": coordinator}
+    server = host.server(master, **settings)
+    with Client(master.address) as client:
+        put_all(client, ["one"])
+        state = folder / "state"
+        document = json.loads(state.read_text())
+        node_id = server.endpoints.node_id.replace("-", "")
+        assert document["members"][node_id] == server.endpoints.incarnation
+        document["members"][node_id] = 40  # as if its files were older than what it once was
+        state.write_text(json.dumps(document))
+        server.kill()
+        server = host.server(master, **settings)
+        assert server.endpoints.incarnation == 41
+        assert server.endpoints.node_id.replace("-", "") == node_id
+        wait_readable(client, ["one"], 10.0)
+
+
+def test_replicas_groups_and_chains_survive_everything(host: Host) -> None:
+    port = free_port()
+    master = host.master(port=port)
+    names = ("node-a", "node-b")
+    servers = [host.server(master, name=name) for name in names]
+    with Client(master.address, strict=True) as client:
+        wait_until(lambda: sum(member.state == "ready" for member in client.members()) == 2)
+        put_all(client, ["plain"])
+        for number in range(3):
+            key = f"chain-{number}"
+            parent = f"chain-{number - 1}" if number else None
+            assert client.put(key, value_of(key), replicas=2, group=7, parent=parent)
+        for process in (*servers, master):
+            process.kill()
+        master = host.master(port=port)
+        for name in names:
+            host.server(master, name=name)
+        keys = ["plain", *(f"chain-{number}" for number in range(3))]
+        wait_readable(client, keys, 15.0)
+        with Client(master.address, strict=True) as fresh:
+            stats = [fresh.stat(key) for key in keys]
+            assert [len(stat.replicas) for stat in stats if stat is not None] == [1, 2, 2, 2]
+            # A group leaves together: it was found again as one.
+            for number in range(300):
+                fresh.put(f"filler-{number}", bytes(256 << 10))
+            left = [key for key in keys[1:] if fresh.exists(key)]
+            assert left in ([], keys[1:])

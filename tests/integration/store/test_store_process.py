@@ -90,6 +90,7 @@ def test_a_stop_leaves_what_is_in_the_pool_unless_told_otherwise(host: Host) -> 
         assert client.put("key", b"value")
         assert server.stop() == 0
         assert {"payload-0", "words-0", "header", "lock", "views"} <= files_of(server)
+        assert "stopped kept_extents=1 folder=" in server.log()
         again = host.server(master, name="node-a", keep=False)
         again.wait_log("kept extents=1")
         wait_until(lambda: client.get("key") == b"value")
