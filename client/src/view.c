@@ -81,6 +81,7 @@ ms_status cl_view_ask(cl_client *client, cl_node *node, const ms_view_item *item
     if (status == MS_OK) {
         status = te_wait_either(owed->connection, owed->connection, &which, deadline_ns);
         if (status != MS_OK) {
+            te_hand_over(owed->connection);
             owe(client, owed);
             return status;
         }

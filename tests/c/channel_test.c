@@ -646,6 +646,32 @@ static void exchanges_may_span_frames_and_peers(void) {
     kit_close_all(&b);
 }
 
+static void a_unix_socket_that_comes_back_is_used_again(void) {
+    kit served;
+    kit_open(&served, "127.0.0.1", false, 0, NULL);
+    snprintf(served.unix_path, sizeof served.unix_path, "/tmp/te-test-%d-back.sock", (int)getpid());
+    te_engine *asker = kit_asker();
+    te_channel *channel = kit_channel(asker, served.address, served.unix_path, 2);
+    call_echo(channel, "over TCP");
+    CHECK(!te_channel_is_local(channel));
+    call_echo(channel, "still");
+    CHECK(atomic_load(&served.hellos) == 1); /* not tried again with each call */
+    char error[TE_ERROR_BYTES];
+    CHECK_STATUS(te_listen_unix(served.engine, served.unix_path, error), MS_OK);
+    int64_t deadline_ns = in_ms(10000);
+    while (!te_channel_is_local(channel)) {
+        CHECK(te_now_ns() < deadline_ns);
+        call_echo(channel, "again");
+        usleep(10000);
+    }
+    int hellos = atomic_load(&served.hellos);
+    call_echo(channel, "over the socket");
+    CHECK(atomic_load(&served.hellos) == hellos);
+    te_channel_close(channel);
+    te_engine_close(asker);
+    kit_close_all(&served);
+}
+
 /* ---- rails ------------------------------------------------------------------------------------------------------ */
 
 static void rails_share_the_load_and_fail_over(void) {
@@ -753,6 +779,7 @@ int main(int argc, char **argv) {
     RUN(closing_a_channel_wakes_its_callers);
     RUN(a_new_hello_is_said);
     RUN(exchanges_may_span_frames_and_peers);
+    RUN(a_unix_socket_that_comes_back_is_used_again);
     RUN(rails_share_the_load_and_fail_over);
     RUN(a_black_hole_is_left);
     RUN(the_queue_of_workers_is_bounded);

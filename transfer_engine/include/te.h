@@ -240,6 +240,8 @@ ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t
 uint64_t te_next_request(te_connection *connection);
 /* reusable = false closes it: something may still arrive. */
 void te_checkin(te_connection *connection, bool reusable);
+/* The caller is done with it, and another thread will check it in. */
+void te_hand_over(te_connection *connection);
 
 /* Reads items, each into targets[i] (items[i].length bytes).  Small items are coalesced into one
  * frame; large ones are cut and spread over several connections by worker threads when that pays.

@@ -624,9 +624,23 @@ ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connectio
     return checkout_in_scope(channel, false, deadline_ns, connection);
 }
 
+void te_hand_over(te_connection *connection) {
+    held_count--;
+    connection->is_handed_over = true;
+}
+
+/* Lock held.  A channel whose Unix socket did not answer has fallen back on TCP.  Kept, such a connection would be used
+ * for ever: views and shared memory would be refused on it, and each byte would take the longer way. */
+static bool is_second_best(const te_channel *channel, const te_connection *connection,
+                           int64_t now) {
+    const rail *first = &channel->rails[0];
+    return first->address.is_unix && !connection->is_unix && first->retry_ns <= now;
+}
+
 void te_checkin(te_connection *connection, bool reusable) {
     te_channel *channel = connection->channel;
-    held_count--;
+    held_count -= connection->is_handed_over ? 0 : 1;
+    connection->is_handed_over = false;
     if (te_engine_check(channel->engine) == MS_FORKED) {
         return;
     }
@@ -636,7 +650,8 @@ void te_checkin(te_connection *connection, bool reusable) {
     te_connection *useless = NULL;
     pthread_mutex_lock(&channel->lock);
     if (reusable && channel->count <= channel->connections_max && !connection->is_broken &&
-        !channel->is_closing && connection->hello_generation == channel->hello_generation) {
+        !channel->is_closing && connection->hello_generation == channel->hello_generation &&
+        !is_second_best(channel, connection, now)) {
         connection->used_ns = now;
         connection->next = channel->idle;
         channel->idle = connection;

@@ -366,8 +366,9 @@ struct te_connection {
     struct te_connection *all_next, *all_previous;
     int descriptor;
     bool is_unix;
-    bool is_broken; /* an exchange failed half way: never used again */
-    uint32_t rail;  /* index of its address */
+    bool is_broken;      /* an exchange failed half way: never used again */
+    bool is_handed_over; /* who checked it out will not check it in */
+    uint32_t rail;       /* index of its address */
     uint32_t hello_generation;
     uint32_t epoch;
     uint64_t request; /* the last number given out */
