@@ -58,7 +58,8 @@ A context is a name for a master, in the configuration file:
   mooncake-store status --context lab
 
 `mooncake-store up` keeps the context `local` for as long as it runs.
-Addresses: host:port, [ip6]:port, unix:///path."""
+Addresses: host:port, [ip6]:port, unix:///path; or a cluster, of which whoever leads is found and
+followed: etcd://host,host/prefix, local:/folder."""
 
 
 def _errors() -> str:

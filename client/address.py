@@ -10,7 +10,7 @@ from pathlib import Path
 from mooncake_store.errors import ConfigError
 from mooncake_store.runtime import DEFAULT_PORT, is_loopback, master_socket
 
-__all__ = ["MasterAddress", "parse_master"]
+__all__ = ["MasterAddress", "cluster_of", "parse_master"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,24 @@ def _numeric(host: str) -> str:
         raise ConfigError(f"the name {host!r} is unknown here: {error}", cause=error) from error
 
 
+def _text_of(text: str | None, environment: Mapping[str, str] | None) -> str:
+    if text is not None:
+        return text
+    environment = os.environ if environment is None else environment
+    return environment.get("MOONCAKE_STORE_MASTER") or f"127.0.0.1:{DEFAULT_PORT}"
+
+
+def cluster_of(text: str | None = None, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return the coordinator that `text` names instead of a master; None: it names a master.
+
+    Args:
+        text: None takes $MOONCAKE_STORE_MASTER.
+        environment: None reads the process's.
+    """
+    found = _text_of(text, environment)
+    return found if found.startswith(("etcd://", "local:")) else None
+
+
 def parse_master(
     text: str | None = None, environment: Mapping[str, str] | None = None
 ) -> MasterAddress:
@@ -71,20 +89,14 @@ def parse_master(
         ConfigError: It names none.
     """
     environment = os.environ if environment is None else environment
-    if text is None:
-        text = environment.get("MOONCAKE_STORE_MASTER") or f"127.0.0.1:{DEFAULT_PORT}"
-    if text.startswith("etcd://"):
-        raise ConfigError(
-            "masters that coordinate through etcd are not part of this version: name one master, "
-            "host:port"
-        )
+    text = _text_of(text, environment)
     if text.startswith("unix:"):
         path = text.removeprefix("unix://").removeprefix("unix:")
         if not path.startswith("/"):
             raise ConfigError(f"{text!r}: a socket's path is absolute: unix:///run/master.sock")
         return MasterAddress(None, path)
     if "://" in text:
-        raise ConfigError(f"{text!r}: write host:port or unix:///path")
+        raise ConfigError(f"{text!r}: write host:port, unix:///path or etcd://host,host")
     host, port = _split(text)
     numeric = _numeric(host)
     tcp = f"[{numeric}]:{port}" if ":" in numeric else f"{numeric}:{port}"

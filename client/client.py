@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
-from mooncake_store.client.address import parse_master
+from mooncake_store.client.address import cluster_of, parse_master
 from mooncake_store.client.config import CHECKSUMS, ClientConfig
 from mooncake_store.client.core import (
     ClientCore,
@@ -62,7 +62,18 @@ def open_handle(core: ClientCore, master: str | None) -> int:
         ClusterError: Nobody answers there, or not as a master.
     """
     config = core.config
-    address = parse_master(master)
+    end_ns = deadline_ns(config.connect_timeout_s)
+    cluster = cluster_of(master)
+    follower = None
+    if cluster is None:
+        address = parse_master(master)
+    else:
+        from mooncake_store.client.leader import LeaderFollower
+
+        follower = LeaderFollower(cluster)
+        address = follower.find(config.connect_timeout_s)
+        if address.unix is None:  # room for a socket: the next leader may be on this host
+            address = replace(address, tcp=f"{address.tcp},{address.tcp}")
     given = ffi.new("cl_config *")
     lib.cl_config_default(given)
     alive = [
@@ -84,9 +95,11 @@ def open_handle(core: ClientCore, master: str | None) -> int:
     given.checksums = CHECKSUMS.index(config.checksums)
     handle = ffi.new("uint64_t *")
     failure = ffi.new("cl_failure *")
-    status = lib.cl_open(given, deadline_ns(config.connect_timeout_s), handle, failure)
+    status = lib.cl_open(given, end_ns, handle, failure)
     if status != Status.OK:
         raise failure_error(failure)
+    if follower is not None:
+        follower.follow(int(handle[0]))
     return int(handle[0])
 
 
@@ -150,8 +163,8 @@ class Client:
     raises a `StoreError`.  Every call ends within its `timeout_s`.
 
     Args:
-        master: `host:port`, `unix:///path`; None takes $MOONCAKE_STORE_MASTER, else
-            127.0.0.1:7700.
+        master: `host:port`, `unix:///path`, or the cluster `etcd://a,b,c/prefix`, of which
+            whoever leads is followed; None takes $MOONCAKE_STORE_MASTER, else 127.0.0.1:7700.
         config: All settings; `settings` replace single ones by name.
 
     Raises:

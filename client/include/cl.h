@@ -65,6 +65,12 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
  * ended, best effort within `timeout_ns`.  Idempotent. */
 void cl_close(uint64_t handle, int64_t timeout_ns);
 
+/* Another master leads, there: calls go to it from now on; those that wait for the other one end with a failure. */
+ms_status cl_set_master(uint64_t handle, const char *address, const char *unix_path);
+/* Waits until something is wrong with the master: a call failed, or one has waited for a second; then it is worth
+ * asking whether another one leads.  1: so it is; 0: not until the timeout; -1: the client is closed. */
+int32_t cl_wait_master_trouble(uint64_t handle, uint32_t timeout_ms);
+
 /* Any frame to the master, for calls that are not hot.  The answer is freed with cl_release.  `numbered`:
  * the body begins with ms_batch, whose number and number_done are filled in here. */
 ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uint8_t *body,
@@ -125,6 +131,7 @@ typedef struct cl_view {
     uint64_t size;
     uint64_t version;
     uint32_t server, incarnation, segment, page;
+    uint32_t epoch; /* whose number `server` is */
 } cl_view;
 
 /* Return OK when every item has its own status; another status when the call as a whole failed (then the

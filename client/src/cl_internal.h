@@ -2,8 +2,7 @@
  *
  * Locks, in the order in which they may be taken: session_lock, members_lock, a location shard's lock,
  * touch_lock, staging_lock, owed_lock, pins_lock; pins_calls before all of them.  None is held over a system call but
- * session_lock and members_lock, which serialise reconnecting and fetching MEMBERS (callers that need neither never
- * touch them), and pins_calls.
+ * session_lock, which serialises reconnecting (callers that need not never touch it), and pins_calls.
  */
 #ifndef CL_INTERNAL_H
 #define CL_INTERNAL_H
@@ -65,6 +64,7 @@ cl_location *cl_location_find(cl_client *client, ms_hash hash, int64_t now_ns);
 void cl_location_release(cl_location *location);
 /* Takes a reference of its own; replaces an older one of the key. */
 void cl_location_keep(cl_client *client, cl_location *location);
+void cl_locations_drop(cl_client *client);
 /* Only if the cached one still has this version. */
 void cl_location_forget(cl_client *client, ms_hash hash, uint64_t version);
 /* Reads one ms_location with its replicas from an answer.  *location is NULL when its status is not OK, which
@@ -75,7 +75,9 @@ ms_status cl_location_parse(ms_reader *reader, ms_hash hash, int64_t sent_ns,
 /* ---- nodes ------------------------------------------------------------------------------------------- */
 typedef struct cl_node {
     uint32_t server, incarnation;
-    bool is_local; /* equal boot id and a Unix socket */
+    uint8_t node_id[16];
+    uint32_t epoch; /* whose number `server` is: each leader numbers its servers anew */
+    bool is_local;  /* equal boot id and a Unix socket */
     char name[64];
     te_channel *reading, *writing;
     atomic_llong avoid_until_ns; /* after a failure, others are tried first until then */
@@ -89,6 +91,11 @@ typedef struct cl_node {
 
 /* NULL when the cluster has no such server now (also after asking for MEMBERS once). */
 cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, int64_t deadline_ns);
+/* The node that a view was opened at, also when a new leader has given it another number; NULL: that life of it has
+ * ended. */
+cl_node *cl_node_of_view(cl_client *client, const cl_view *view);
+/* Whether that life of the server is known to have ended. */
+bool cl_node_is_over(cl_client *client, const cl_node *node);
 void cl_node_failed(cl_node *node);
 void cl_node_worked(cl_node *node);
 /* NULL: not on this host, or it cannot be mapped now. */
@@ -147,6 +154,7 @@ struct cl_client {
     uint8_t secret[MS_SECRET_BYTES];
     te_engine *engine;
     te_channel *master;
+    uint64_t failures_seen; /* of that channel, by cl_wait_master_trouble */
 
     pthread_mutex_t session_lock;
     atomic_ullong session;

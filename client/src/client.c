@@ -6,6 +6,8 @@
 #include "cl_internal.h"
 
 #define HANDLES_MAX 1024u
+#define TROUBLE_LOOK_MS 100u
+#define TROUBLE_WAITING_NS INT64_C(1000000000)
 
 /* A slot's state packs a generation (high 32 bits), an open flag (bit 31) and the count of callers inside,
  * so that entering is one compare-and-swap and a handle that was closed never matches again. */
@@ -296,6 +298,47 @@ void cl_let_go(cl_client *client) {
     pthread_mutex_lock(&handles_lock);
     slot->client = NULL;
     pthread_mutex_unlock(&handles_lock);
+}
+
+/* ---- another leader ----------------------------------------------------------------------------------------- */
+
+ms_status cl_set_master(uint64_t handle, const char *address, const char *unix_path) {
+    cl_client *client = cl_enter(handle, NULL);
+    if (client == NULL)
+        return MS_CLOSED;
+    char *kept = strdup(address);
+    ms_status status = kept == NULL ? MS_NO_MEMORY : MS_OK;
+    if (status == MS_OK)
+        status =
+            te_channel_move(client->master, address, client->config.allow_local ? unix_path : NULL);
+    if (status == MS_OK) { /* for messages, which are made under this lock */
+        pthread_mutex_lock(&client->session_lock);
+        char *old = client->master_addresses;
+        client->master_addresses = kept;
+        kept = old;
+        pthread_mutex_unlock(&client->session_lock);
+    }
+    free(kept);
+    cl_leave(client);
+    return status;
+}
+
+int32_t cl_wait_master_trouble(uint64_t handle, uint32_t timeout_ms) {
+    for (uint32_t waited_ms = 0;; waited_ms += TROUBLE_LOOK_MS) {
+        /* Not inside while it sleeps: closing waits for those who are. */
+        cl_client *client = cl_enter(handle, NULL);
+        if (client == NULL)
+            return -1;
+        te_channel_health health;
+        te_channel_get_health(client->master, &health);
+        bool is_trouble =
+            health.failures != client->failures_seen || health.waiting_ns > TROUBLE_WAITING_NS;
+        client->failures_seen = health.failures;
+        cl_leave(client);
+        if (is_trouble || waited_ms >= timeout_ms)
+            return is_trouble;
+        usleep(TROUBLE_LOOK_MS * 1000);
+    }
 }
 
 ms_status cl_hash(uint64_t handle, const char *key, size_t key_length, uint8_t *hash) {

@@ -472,7 +472,8 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
                               .server = replica->server,
                               .incarnation = replica->incarnation,
                               .segment = replica->segment,
-                              .page = extent->page};
+                              .page = extent->page,
+                              .epoch = state.node->epoch};
             atomic_fetch_add(&client->holders, 1);
             item->status = MS_OK;
             item->bytes = view->size;

@@ -130,10 +130,7 @@ void cl_location_forget(cl_client *client, ms_hash hash, uint64_t version) {
     pthread_mutex_unlock(&shard->lock);
 }
 
-void cl_forget_locations(uint64_t handle) {
-    cl_client *client = cl_enter(handle, NULL);
-    if (client == NULL)
-        return;
+void cl_locations_drop(cl_client *client) {
     for (size_t i = 0; i < CL_LOCATION_SHARDS; i++) {
         cl_location_shard *shard = &client->shards[i];
         pthread_mutex_lock(&shard->lock);
@@ -144,6 +141,13 @@ void cl_forget_locations(uint64_t handle) {
             }
         pthread_mutex_unlock(&shard->lock);
     }
+}
+
+void cl_forget_locations(uint64_t handle) {
+    cl_client *client = cl_enter(handle, NULL);
+    if (client == NULL)
+        return;
+    cl_locations_drop(client);
     cl_leave(client);
 }
 

@@ -45,12 +45,12 @@ static ms_status open_channel(cl_client *client, cl_node *node, uint8_t right,
 }
 
 /* With members_lock held. */
-static void node_make(cl_client *client, const ms_server_view *view) {
+static void node_make(cl_client *client, const ms_server_view *view, uint32_t epoch) {
     if (view->head.server >= CL_NODES_MAX)
         return;
     cl_node *old = client->nodes[view->head.server];
-    if (old != NULL && old->incarnation == view->head.incarnation)
-        return;
+    if (old != NULL && old->incarnation >= view->head.incarnation && old->epoch == epoch)
+        return; /* an answer that took longer is of no use either */
     cl_node *node = calloc(1, sizeof *node);
     char addresses[MS_ADDRESSES_BYTES_MAX + 1], path[MS_SOCKET_PATH_BYTES_MAX + 1];
     if (node == NULL)
@@ -58,6 +58,8 @@ static void node_make(cl_client *client, const ms_server_view *view) {
     pthread_mutex_init(&node->mapping_lock, NULL);
     node->server = view->head.server;
     node->incarnation = view->head.incarnation;
+    node->epoch = epoch;
+    memcpy(node->node_id, view->head.node_id, sizeof node->node_id);
     snprintf(node->name, sizeof node->name, "%.*s", (int)view->name.length, view->name.data);
     snprintf(addresses, sizeof addresses, "%.*s", (int)view->addresses.length,
              view->addresses.data);
@@ -79,10 +81,14 @@ static void node_make(cl_client *client, const ms_server_view *view) {
 
 ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns) {
     cl_failure failure;
-    pthread_mutex_lock(&client->members_lock);
     te_reply reply = {.grow = true};
+    /* Under no lock: it may have to open a session, which tells the nodes. */
     ms_status status =
         cl_master_call(client, MS_MEMBERS, 0, NULL, 0, &reply, "members", deadline_ns, &failure);
+    uint32_t epoch = reply.header.epoch; /* of the leader that answered, also if it leads no more */
+    pthread_mutex_lock(&client->members_lock);
+    if (status == MS_OK && epoch != atomic_load(&client->epoch))
+        status = MS_WRONG_EPOCH; /* its numbers mean nothing any more */
     if (status == MS_OK) {
         ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
         uint32_t serial = ms_reader_u32(&reader);
@@ -92,7 +98,7 @@ ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns) {
             if (!ms_reader_server(&reader, &view))
                 break;
             if (view.head.state != MS_MEMBER_GONE)
-                node_make(client, &view);
+                node_make(client, &view, epoch);
         }
         if (reader.is_bad)
             status = MS_BAD_FRAME;
@@ -109,7 +115,10 @@ cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation,
                      int64_t deadline_ns) {
     if (server >= CL_NODES_MAX)
         return NULL;
+    uint32_t epoch = atomic_load(&client->epoch);
     cl_node *node = atomic_load_explicit(&client->nodes[server], memory_order_acquire);
+    if (node != NULL && node->epoch != epoch)
+        node = NULL; /* a former leader's number: it may be another server now */
     if (node != NULL && node->incarnation >= incarnation)
         return node->incarnation == incarnation ? node
                                                 : NULL; /* NULL: the location is of an older life */
@@ -120,7 +129,32 @@ cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation,
     if (!is_recent || node == NULL)
         cl_members_fetch(client, deadline_ns);
     node = atomic_load_explicit(&client->nodes[server], memory_order_acquire);
-    return node != NULL && node->incarnation == incarnation ? node : NULL;
+    bool is_known = node != NULL && node->incarnation == incarnation &&
+                    node->epoch == atomic_load(&client->epoch);
+    return is_known ? node : NULL;
+}
+
+bool cl_node_is_over(cl_client *client, const cl_node *node) {
+    for (size_t i = 0; i < CL_NODES_MAX; i++) {
+        const cl_node *known = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
+        if (known != NULL && memcmp(known->node_id, node->node_id, sizeof node->node_id) == 0 &&
+            known->incarnation > node->incarnation)
+            return true;
+    }
+    return false;
+}
+
+cl_node *cl_node_of_view(cl_client *client, const cl_view *view) {
+    cl_node *node = view->server < CL_NODES_MAX ? atomic_load(&client->nodes[view->server]) : NULL;
+    if (node == NULL || node->incarnation != view->incarnation || node->epoch != view->epoch) {
+        pthread_mutex_lock(&client->members_lock);
+        for (node = client->retired; node != NULL; node = node->older)
+            if (node->server == view->server && node->incarnation == view->incarnation &&
+                node->epoch == view->epoch)
+                break;
+        pthread_mutex_unlock(&client->members_lock);
+    }
+    return node == NULL || cl_node_is_over(client, node) ? NULL : node;
 }
 
 void cl_node_failed(cl_node *node) {
@@ -164,8 +198,8 @@ void cl_nodes_set_session(cl_client *client) {
     pthread_mutex_lock(&client->members_lock);
     for (size_t i = 0; i < CL_NODES_MAX; i++) {
         cl_node *node = client->nodes[i];
-        if (node == NULL)
-            continue;
+        if (node == NULL || node->epoch != atomic_load(&client->epoch))
+            continue; /* a former leader's keeps its session, so that nothing is written through it */
         if (cl_hello_for_node(client, MS_RIGHT_READ, node->incarnation, hello, sizeof hello,
                               &length) == MS_OK)
             te_channel_set_hello(node->reading, hello, length);

@@ -82,9 +82,9 @@ static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_s
     PyEval_RestoreThread(state);
     PyObject *result = NULL;
     if (job.items[0].status == MS_OK) {
-        result = Py_BuildValue("KK(KIIII)", (unsigned long long)view.address,
+        result = Py_BuildValue("KK(KIIIII)", (unsigned long long)view.address,
                                (unsigned long long)view.size, (unsigned long long)view.version,
-                               view.server, view.incarnation, view.segment, view.page);
+                               view.server, view.incarnation, view.segment, view.page, view.epoch);
         if (result == NULL) {
             state = PyEval_SaveThread();
             cl_view_close(PyLong_AsUnsignedLongLong(arguments[0]), &view);
@@ -102,8 +102,8 @@ static PyObject *call_view_close(PyObject *self, PyObject *arguments) {
     (void)self;
     unsigned long long handle, version;
     cl_view view = {0};
-    if (!PyArg_ParseTuple(arguments, "K(KIIII)", &handle, &version, &view.server, &view.incarnation,
-                          &view.segment, &view.page))
+    if (!PyArg_ParseTuple(arguments, "K(KIIIII)", &handle, &version, &view.server,
+                          &view.incarnation, &view.segment, &view.page, &view.epoch))
         return NULL;
     view.version = version;
     PyThreadState *state = PyEval_SaveThread();

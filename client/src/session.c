@@ -40,6 +40,7 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     uint8_t hello[MS_TOKEN_BYTES_MAX + 1024], answer[4096];
     size_t length;
     te_connection *connection = NULL;
+    bool is_other_epoch = false;
     pthread_mutex_lock(&client->session_lock);
     ms_status status = MS_OK;
     if (atomic_load(&client->session) != lost)
@@ -71,6 +72,7 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     }
     if (lost != 0)
         atomic_fetch_add(&client->sessions_lost, 1);
+    is_other_epoch = atomic_load(&client->epoch) != view.head.epoch;
     memcpy(client->secret, view.secret.data, MS_SECRET_BYTES);
     atomic_store(&client->epoch, view.head.epoch);
     atomic_store(&client->session, view.head.session);
@@ -81,8 +83,11 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     te_checkin(connection, true);
 out:
     pthread_mutex_unlock(&client->session_lock);
-    if (status == MS_OK && lost != 0)
+    if (status == MS_OK && lost != 0) {
+        if (is_other_epoch)
+            cl_locations_drop(client); /* they name servers by the former leader's numbers */
         cl_nodes_set_session(client);
+    }
     return status;
 }
 

@@ -105,8 +105,8 @@ static ms_status tell_closed(cl_node *node, const ms_view_item *item) {
 }
 
 void cl_view_end(cl_client *client, const cl_view *view) {
-    cl_node *node = atomic_load_explicit(&client->nodes[view->server], memory_order_acquire);
-    if (node == NULL || node->incarnation != view->incarnation)
+    cl_node *node = cl_node_of_view(client, view);
+    if (node == NULL)
         return; /* that server's table is gone */
     ms_view_item item = {.version = view->version, .segment = view->segment, .page = view->page};
     if (tell_closed(node, &item) == MS_OK)
@@ -120,8 +120,7 @@ void cl_view_end(cl_client *client, const cl_view *view) {
 
 /* Whether nothing more is to be done about it. */
 static bool settle(cl_client *client, cl_owed_view *owed, bool is_last) {
-    if (atomic_load_explicit(&client->nodes[owed->node->server], memory_order_acquire) !=
-        owed->node) { /* that server was restarted */
+    if (cl_node_is_over(client, owed->node)) { /* that server was restarted */
         if (owed->connection != NULL)
             te_checkin(owed->connection, false);
         return true;

@@ -575,6 +575,48 @@ static void closing_a_channel_wakes_its_callers(void) {
     kit_close_all(&served);
 }
 
+/* Another leader: who waits for the old one is let go, and everything from then on goes to the new one. */
+static void a_channel_moves_to_another_peer(void) {
+    kit served[2];
+    for (int i = 0; i < 2; i++)
+        kit_open(&served[i], "127.0.0.1", true, 0, NULL);
+    te_engine *asker = kit_asker();
+    for (int over_unix = 0; over_unix < 2; over_unix++) {
+        /* Two rails, so that there is room for a socket. */
+        char addresses[256];
+        snprintf(addresses, sizeof addresses, "%s,%s", served[0].address, served[0].address);
+        te_channel *channel = kit_channel(asker, addresses, NULL, 2);
+        te_channel_health health;
+        te_channel_get_health(channel, &health);
+        CHECK(health.failures == 0 && health.waiting_ns == 0);
+        call_echo(channel, "at the first");
+        te_channel_get_health(channel, &health);
+        CHECK(health.failures == 0 && health.waiting_ns == 0);
+        int at_first = served[0].requests, at_second = served[1].requests;
+        pthread_t waiting;
+        CHECK(pthread_create(&waiting, NULL, call_silent, channel) == 0);
+        wait_at_least(&served[0].requests, at_first + 1);
+        usleep(20000);
+        te_channel_get_health(channel, &health);
+        CHECK(health.waiting_ns >= 10000000);
+        CHECK_STATUS(te_channel_move(channel, "nonsense", NULL), MS_BAD_REQUEST);
+        CHECK_STATUS(
+            te_channel_move(channel, served[1].address, over_unix ? served[1].unix_path : NULL),
+            MS_OK);
+        pthread_join(waiting, NULL);
+        te_channel_get_health(channel, &health);
+        CHECK(health.failures == 1 && health.waiting_ns == 0);
+        for (int i = 0; i < 5; i++)
+            call_echo(channel, "at the second");
+        CHECK(te_channel_is_local(channel) == over_unix);
+        CHECK(served[1].requests >= at_second + 5);
+        te_channel_close(channel);
+    }
+    te_engine_close(asker);
+    for (int i = 0; i < 2; i++)
+        kit_close_all(&served[i]);
+}
+
 static void a_new_hello_is_said(void) {
     kit served;
     kit_open(&served, "127.0.0.1", false, 0, NULL);
@@ -777,6 +819,7 @@ int main(int argc, char **argv) {
     RUN(the_pool_is_bounded);
     RUN(threads_share_few_connections);
     RUN(closing_a_channel_wakes_its_callers);
+    RUN(a_channel_moves_to_another_peer);
     RUN(a_new_hello_is_said);
     RUN(exchanges_may_span_frames_and_peers);
     RUN(a_unix_socket_that_comes_back_is_used_again);

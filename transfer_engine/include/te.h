@@ -195,6 +195,15 @@ ms_status te_channel_open(te_engine *engine, const te_channel_config *config, te
 /* New HELLO for connections opened from now on (session or epoch changed); idle ones are closed. */
 void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length);
 void te_channel_close(te_channel *channel); /* waits for callers inside, at most their deadlines */
+/* The peer is somewhere else now (another master leads): connections are dialled there from now on, and callers that
+ * wait for an answer get the end of their connection.  `address` is one address, `unix_path` may be NULL. */
+ms_status te_channel_move(te_channel *channel, const char *address, const char *unix_path);
+/* What tells that a peer should perhaps be looked for elsewhere. */
+typedef struct te_channel_health {
+    uint64_t failures;  /* exchanges and dials that have failed so far */
+    int64_t waiting_ns; /* how long the longest exchange under way has been going on; 0 = none */
+} te_channel_health;
+void te_channel_get_health(te_channel *channel, te_channel_health *health);
 bool te_channel_is_local(
     const te_channel *channel); /* the last connection made was over the Unix socket */
 /* Body of the newest HELLO answer. */

@@ -44,9 +44,10 @@ struct te_channel {
     uint32_t hello_generation;
     te_connection *idle; /* most recently used first */
     te_connection *all;
-    uint32_t count;  /* connections, and dials under way */
-    uint32_t inside; /* what te_channel_close waits for: calls, and connections checked out */
-    uint8_t *answer; /* of the newest HELLO */
+    uint32_t count;    /* connections, and dials under way */
+    uint64_t failures; /* see te_channel_get_health */
+    uint32_t inside;   /* what te_channel_close waits for: calls, and connections checked out */
+    uint8_t *answer;   /* of the newest HELLO */
     size_t answer_length;
     char error[TE_ERROR_BYTES];
     pid_t peer_pid;                /* behind the Unix socket, as of the newest connection */
@@ -351,20 +352,20 @@ static bool is_rail_failure(ms_status status) {
 
 /* One attempt over one rail.  `left`: rails that could still be tried. */
 static ms_status dial_rail(te_channel *channel, te_connection *connection, uint32_t index,
-                           uint32_t left, const uint8_t *hello, size_t hello_length,
-                           uint8_t **answer, size_t *answer_length, int64_t deadline_ns) {
-    rail *used = &channel->rails[index];
+                           const te_address *address, uint32_t left, const uint8_t *hello,
+                           size_t hello_length, uint8_t **answer, size_t *answer_length,
+                           int64_t deadline_ns) {
     int64_t now = te_now_ns(), share = (deadline_ns - now) / (left + 1);
     int64_t limit = share > channel->connect_timeout_ns ? share : channel->connect_timeout_ns;
     int64_t hello_deadline = left == 0 || now + limit > deadline_ns ? deadline_ns : now + limit;
     int64_t connect_deadline = now + channel->connect_timeout_ns;
     connect_deadline = connect_deadline < hello_deadline ? connect_deadline : hello_deadline;
     connection->descriptor = -1;
-    connection->is_unix = used->address.is_unix;
+    connection->is_unix = address->is_unix;
     connection->is_broken = false;
     connection->rail = index;
-    ms_status status = te_socket_connect(&used->address, connect_deadline, &connection->descriptor,
-                                         connection->error);
+    ms_status status =
+        te_socket_connect(address, connect_deadline, &connection->descriptor, connection->error);
     if (status != MS_OK) {
         return status;
     }
@@ -379,7 +380,7 @@ static ms_status dial_rail(te_channel *channel, te_connection *connection, uint3
         te_scope_remove(connection);
         char why[TE_ERROR_BYTES];
         memcpy(why, connection->error, sizeof why);
-        te_error(connection->error, "%.100s: %.140s", used->address.text, why);
+        te_error(connection->error, "%.100s: %.140s", address->text, why);
         drop_passed(connection);
         close(connection->descriptor);
     }
@@ -410,13 +411,14 @@ static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **
     for (uint32_t attempt = 0; attempt < channel->rail_count; attempt++) {
         pthread_mutex_lock(&channel->lock);
         uint32_t index = choose_rail(channel, tried, te_now_ns());
+        te_address address = channel->rails[index].address; /* te_channel_move may change it */
         bool is_closing = channel->is_closing;
         pthread_mutex_unlock(&channel->lock);
         tried |= 1u << index;
-        status = is_closing
-                     ? MS_CLOSED
-                     : dial_rail(channel, connection, index, channel->rail_count - 1 - attempt,
-                                 hello, hello_length, &answer, &answer_length, deadline_ns);
+        status = is_closing ? MS_CLOSED
+                            : dial_rail(channel, connection, index, &address,
+                                        channel->rail_count - 1 - attempt, hello, hello_length,
+                                        &answer, &answer_length, deadline_ns);
         rail_ended(channel, index, is_rail_failure(status));
         if (!is_rail_failure(status) || te_now_ns() >= deadline_ns) {
             break;
@@ -430,6 +432,7 @@ static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **
         return status;
     }
     connection->channel = channel;
+    connection->taken_ns = te_now_ns();
     atomic_store_explicit(&channel->is_local, connection->is_unix, memory_order_relaxed);
     pthread_mutex_lock(&channel->lock);
     channel->rails[connection->rail].connections++;
@@ -524,6 +527,7 @@ static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline
         if (channel->idle != NULL) { /* set_hello has taken those of an older HELLO */
             *connection = channel->idle;
             channel->idle = (*connection)->next;
+            (*connection)->taken_ns = te_now_ns();
             break;
         }
         if (channel->count < limit_of(channel, may_wait)) {
@@ -590,6 +594,7 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
         } else {
             pthread_mutex_lock(&channel->lock);
             channel->count--;
+            channel->failures++;
             pthread_cond_signal(&channel->changed);
             pthread_mutex_unlock(&channel->lock);
         }
@@ -658,6 +663,7 @@ void te_checkin(te_connection *connection, bool reusable) {
         useless = take_useless(channel, false, now);
         pthread_cond_signal(&channel->changed);
     } else {
+        channel->failures++;
         unlist(channel, connection);
         connection->next = NULL;
         useless = connection;
@@ -685,6 +691,53 @@ void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_l
     pthread_mutex_unlock(&channel->lock);
     free(old);
     destroy_chain(useless);
+}
+
+ms_status te_channel_move(te_channel *channel, const char *address, const char *unix_path) {
+    te_address elsewhere, local;
+    char text[160] = "unix:", error[TE_ERROR_BYTES];
+    ms_status status = te_address_parse(address, strlen(address), &elsewhere, error);
+    if (status == MS_OK && unix_path != NULL) {
+        strncat(text, unix_path, sizeof text - 6);
+        status = te_address_parse(text, strlen(text), &local, error);
+    }
+    if (status != MS_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&channel->lock);
+    for (uint32_t i = 0; i < channel->rail_count; i++) {
+        bool is_local = unix_path != NULL && i == 0 && channel->rail_count > 1;
+        channel->rails[i].address = is_local ? local : elsewhere;
+        channel->rails[i].failures = 0;
+        channel->rails[i].retry_ns = 0;
+    }
+    channel->hello_generation++; /* who is checked in from now on was connected to the old place */
+    te_connection *useless = take_useless(channel, true, 0);
+    for (te_connection *connection = channel->all; connection != NULL;
+         connection = connection->all_next) {
+        shutdown(connection->descriptor, SHUT_RDWR); /* as in te_channel_close */
+    }
+    pthread_mutex_unlock(&channel->lock);
+    destroy_chain(useless);
+    return MS_OK;
+}
+
+void te_channel_get_health(te_channel *channel, te_channel_health *health) {
+    int64_t now = te_now_ns();
+    *health = (te_channel_health){0};
+    pthread_mutex_lock(&channel->lock);
+    health->failures = channel->failures;
+    for (const te_connection *connection = channel->all; connection != NULL;
+         connection = connection->all_next) {
+        const te_connection *idle = channel->idle;
+        while (idle != NULL && idle != connection) {
+            idle = idle->next;
+        }
+        if (idle == NULL && now - connection->taken_ns > health->waiting_ns) {
+            health->waiting_ns = now - connection->taken_ns;
+        }
+    }
+    pthread_mutex_unlock(&channel->lock);
 }
 
 void te_channel_close(te_channel *channel) {

@@ -372,7 +372,8 @@ struct te_connection {
     uint32_t hello_generation;
     uint32_t epoch;
     uint64_t request; /* the last number given out */
-    int64_t used_ns;
+    int64_t used_ns;  /* when it was checked in */
+    int64_t taken_ns; /* when it was checked out */
     te_spin spin;
     int64_t spin_extra_ns; /* what the peer needs for the bytes of the request under way */
     char error[TE_ERROR_BYTES];
