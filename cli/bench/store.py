@@ -343,6 +343,7 @@ def copy_cases(bench: Bench, size: int) -> Iterator[Case]:
         one,
         at_least(0.9 if is_huge else 0.85),
         note=one_note,
+        prepare=_warm(bench.local_one_thread, name, size),
     )
     yield Case(
         f"get {text}, same host, two threads",
@@ -352,6 +353,7 @@ def copy_cases(bench: Bench, size: int) -> Iterator[Case]:
         at_least(0.85) if is_huge else None,
         is_placed=False,
         note=two_note,
+        prepare=_warm(bench.local, name, size),
     )
     yield Case(
         f"view {text}",
@@ -370,6 +372,7 @@ def copy_cases(bench: Bench, size: int) -> Iterator[Case]:
         fetch,
         at_least(0.9) if is_huge else None,
         note=over(get_of),
+        prepare=_warm(bench.tcp, name, size),
     )
     put_tcp = _measure(bench.tcp.put, "GBps", **put)
     least = at_least(0.85 if is_huge else 0.7)

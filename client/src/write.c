@@ -276,8 +276,14 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list,
                          cl_left_ms(put->deadline_ns), body, 3, payload, payload_count,
                          put->deadline_ns);
     int which = 1;
-    if (status == MS_OK)
+    if (status == MS_OK) {
+        uint64_t shared = 0;
+        for (size_t i = 0; i < list->count; i++)
+            shared += list->items[i].source != 0 ? list->items[i].length : 0;
+        te_expect(data, te_copy_ns(shared));
         status = te_wait_either(put->master, data, &which, put->deadline_ns);
+        te_expect(data, 0);
+    }
     if (status == MS_OK && which == 0) {
         for (size_t i = 0; i < put->count; i++)
             if (put->items[i].status == MS_PENDING && put->states[i].grant != NULL)

@@ -44,7 +44,7 @@ typedef struct te_engine_config {
     uint32_t slice_bytes;   /* requests are cut here when spread over rails; default 1 MiB on TCP */
     uint32_t stream_copy_bytes; /* non-temporal stores from this size; default 256 KiB */
     uint32_t helper_copy_bytes; /* second thread from this size; default 1 MiB; 0 = never */
-    uint32_t spin_us; /* a caller's spin before sleeping, adaptive up to 3 x; default 20 */
+    uint32_t spin_us; /* a caller's spin before sleeping, adaptive up to 8 x; default 20 */
 } te_engine_config;
 
 void te_engine_config_default(te_engine_config *config);
@@ -244,6 +244,12 @@ ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint
 ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadline_ns);
 /* The same when other answers may follow at once: requests are pipelined on this connection. */
 ms_status te_receive_exactly(te_connection *connection, te_reply *reply, int64_t deadline_ns);
+/* The peer will be busy for so long with the request under way, beyond the round trip: so much longer may
+ * a spin last.  0 when it has been answered. */
+void te_expect(te_connection *connection, int64_t busy_ns);
+/* How long it copies so many bytes from our shared memory, or 0 when that is too long to be spun through: a
+ * wake-up costs as much as the copy of 128 KiB. */
+int64_t te_copy_ns(uint64_t bytes);
 /* Waits until one of both has an answer to be received: 0 or 1 in *which. */
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
 uint64_t te_next_request(te_connection *connection);

@@ -445,6 +445,15 @@ ms_status te_receive_whole(te_connection *connection, te_reply *reply, int64_t d
     return status;
 }
 
+#define COPY_BYTES_PER_NS 8 /* of a slow machine */
+#define COPY_SPUN_BYTES_MAX (2u << 20)
+
+int64_t te_copy_ns(uint64_t bytes) {
+    return bytes > COPY_SPUN_BYTES_MAX ? 0 : (int64_t)(bytes / COPY_BYTES_PER_NS);
+}
+
+void te_expect(te_connection *connection, int64_t busy_ns) { connection->spin_extra_ns = busy_ns; }
+
 /* ---- waiting for one of two ------------------------------------------------------------------ */
 
 /* Something (also the end) is there to be received. */
@@ -460,7 +469,7 @@ static bool wait_spinning(te_connection *a, te_connection *b, int64_t now_ns) {
     if (!te_spin_may(engine, &a->spin, now_ns)) {
         return false;
     }
-    int64_t end_ns = te_spin_end_ns(engine, &a->spin, now_ns);
+    int64_t end_ns = te_spin_end_ns(engine, &a->spin, now_ns) + a->spin_extra_ns + b->spin_extra_ns;
     bool is_ready;
     do {
         is_ready = is_readable(a) || is_readable(b);
@@ -489,7 +498,8 @@ ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t
     int64_t begun_ns = te_now_ns();
     ms_status status = wait_spinning(a, b, begun_ns) ? MS_OK : wait_polling(a, b, deadline_ns);
     if (status == MS_OK) {
-        te_spin_learn(a->engine, &a->spin, te_now_ns() - begun_ns);
+        te_spin_learn(a->engine, &a->spin,
+                      te_now_ns() - begun_ns - a->spin_extra_ns - b->spin_extra_ns);
     }
     atomic_fetch_sub_explicit(&a->engine->waiting, 1, memory_order_relaxed);
     if (status == MS_OK) {

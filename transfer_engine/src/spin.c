@@ -19,9 +19,10 @@
 #include "te_internal.h"
 
 #define SCORE_MAX 8
-#define GROWTH 3             /* spins last up to so many times the configured time */
-#define SLOW_NS TE_NS_PER_MS /* longer than a peer computes for us, less than a time slice */
-#define QUIET_NS (250 * TE_NS_PER_MS) /* no spinning for so long after a slow yield */
+#define GROWTH 8                 /* spins last up to so many times the configured time */
+#define SLOW_NS TE_NS_PER_MS     /* longer than a peer computes for us, less than a time slice */
+#define QUIET_FACTOR 16          /* nobody spins for so many times what the slow yield took; */
+#define QUIET_MAX_NS TE_NS_PER_S /* twice as long each time that it comes again soon */
 
 static int64_t shortest(const te_engine *engine) { return (int64_t)engine->config.spin_us * 1000; }
 
@@ -41,7 +42,13 @@ bool te_spin_yield(te_engine *engine, int64_t *now_ns) {
     if (*now_ns - before < SLOW_NS) {
         return true;
     }
-    atomic_store_explicit(&engine->spin_quiet_until_ns, *now_ns + QUIET_NS, memory_order_relaxed);
+    int64_t last = atomic_load_explicit(&engine->spin_quiet_ns, memory_order_relaxed);
+    int64_t since =
+        *now_ns - atomic_load_explicit(&engine->spin_quiet_until_ns, memory_order_relaxed);
+    int64_t next = since < 4 * last ? 2 * last : QUIET_FACTOR * (*now_ns - before);
+    next = next < QUIET_MAX_NS ? next : QUIET_MAX_NS;
+    atomic_store_explicit(&engine->spin_quiet_ns, next, memory_order_relaxed);
+    atomic_store_explicit(&engine->spin_quiet_until_ns, *now_ns + next, memory_order_relaxed);
     return false;
 }
 

@@ -94,8 +94,9 @@ struct te_engine {
     uint32_t stripes_max;  /* connections that one transfer is spread over */
     uint32_t spinning_max; /* callers spin only while at most so many wait; I/O threads that spin */
     _Atomic uint32_t waiting, io_spinning;
-    _Atomic int64_t spin_quiet_until_ns; /* somebody computes on our cores: see spin.c */
-    _Atomic uint32_t epoch;              /* goes into the headers of answers and pushes */
+    _Atomic int64_t spin_quiet_until_ns,
+        spin_quiet_ns;      /* somebody computes on our cores: see spin.c */
+    _Atomic uint32_t epoch; /* goes into the headers of answers and pushes */
 
     te_service service;
     _Atomic bool is_serving;

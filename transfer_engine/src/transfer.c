@@ -23,8 +23,6 @@
 
 #define SPIN_BYTES (1u << 20) /* the first bytes of a larger answer take longer than the spin */
 #define PART_BYTES_MAX (16u << 20)
-#define COPY_BYTES_PER_NS 8 /* of a slow machine */
-#define COPY_SPUN_BYTES_MAX (2u << 20)
 #define RETURNED_MAX 8
 
 typedef struct part {
@@ -406,14 +404,13 @@ static void change_items(const transfer *moved, const part *taken, ms_write_item
     }
 }
 
-/* How long the peer copies from our shared memory, at most what is worth spinning through: a wake-up
- * costs as much as the copy of 128 KiB. */
-static int64_t copy_ns(const transfer *moved, const part *taken) {
+/* Bytes that the peer copies from our shared memory. */
+static uint64_t shared_bytes(const transfer *moved, const part *taken) {
     uint64_t bytes = 0;
     for (size_t i = taken->first; i < taken->first + taken->count; i++) {
         bytes += moved->writes[i].source != 0 ? moved->writes[i].length : 0;
     }
-    return bytes > COPY_SPUN_BYTES_MAX ? 0 : (int64_t)(bytes / COPY_BYTES_PER_NS);
+    return bytes;
 }
 
 static ms_status exchange_write(transfer *moved, const part *taken, te_connection *connection) {
@@ -455,9 +452,9 @@ static ms_status exchange_write(transfer *moved, const part *taken, te_connectio
         free(copies);
     }
     if (status == MS_OK) {
-        connection->spin_extra_ns = copy_ns(moved, taken);
+        te_expect(connection, te_copy_ns(shared_bytes(moved, taken)));
         status = te_receive(connection, &reply, moved->deadline_ns);
-        connection->spin_extra_ns = 0;
+        te_expect(connection, 0);
     }
     if (status != MS_OK) {
         return status;
