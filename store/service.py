@@ -136,6 +136,9 @@ class StoreService:
         native.ready_bytes = min(config.ready_size_bytes, size_bytes)
         native.view_bytes_max = config.view_size_bytes or 0
         native.keep_files = config.keep
+        native.keep_size = (
+            config.pool_size_bytes is None
+        )  # else a default changes with what is free
         native.epoch_floor = epoch_floor
         native.incarnation_floor = incarnation_floor
         native.engine.io_threads = config.io_threads

@@ -42,6 +42,7 @@ typedef struct st_config {
     uint32_t incarnation_floor; /* the coordinator's, for this start */
     uint16_t port;              /* 0 = any */
     bool huge_pages; /* madvise(MADV_HUGEPAGE); a warning when the kernel would not follow */
+    bool keep_size; /* size_bytes is for a new pool; one that is taken up stays as large as it is */
     bool keep_files; /* leave the pool's files when closed, if objects lie in them */
     te_engine_config engine;
 } st_config;

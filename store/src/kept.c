@@ -74,7 +74,7 @@ const char *st_kept_open(const st_segment_options *options, st_segment *segment,
     found->is_cut = there < told;
     found->page_count = geometry.page_count;
     /* Never shrunk: readers map it, and objects may lie anywhere. */
-    if (geometry.page_count > segment->page_count)
+    if (options->keep_size || geometry.page_count > segment->page_count)
         segment->page_count = geometry.page_count;
     uint64_t pages = round_up(segment->page_count, segment->grow_pages);
     segment->payload_bytes = pages * MS_PAGE_SIZE;

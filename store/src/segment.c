@@ -142,9 +142,9 @@ static const char *take_up(const st_segment_options *options, st_segment *segmen
         reason = st_kept_open(options, segment, found);
     if (reason == NULL && open_inventory(options, segment, found) != MS_OK)
         reason = "the inventory cannot be read";
-    if (reason == NULL && st_inventory_count(segment->inventory) == 0 &&
-        segment->page_count != options->page_count)
-        reason = "no object is in them, and the pool has another size now";
+    if (reason == NULL && !options->keep_size && st_inventory_count(segment->inventory) == 0 &&
+        found->page_count > options->page_count)
+        reason = "no object is in them, and the pool is smaller now";
     if (reason == NULL)
         found->words_settled = st_kept_settle(segment, options->version_max);
     return reason;

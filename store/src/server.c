@@ -229,7 +229,8 @@ static void tell_found(st_server *server, bool is_kept) {
                (unsigned long long)found->repair.bytes_cut,
                (unsigned long long)found->repair.dropped, (unsigned long long)found->words_settled,
                found->is_cut);
-    uint64_t wanted = server->config.size_bytes / MS_PAGE_SIZE;
+    uint64_t wanted =
+        server->config.keep_size ? found->page_count : server->config.size_bytes / MS_PAGE_SIZE;
     if (found->page_count > wanted)
         st_log(server, 1,
                "pool_keeps_size bytes=%llu wanted_bytes=%llu reason=\"objects lie in it: drain the "
@@ -277,6 +278,7 @@ static ms_status open_pool(st_server *server, char *error) {
         .page_count = config->size_bytes / MS_PAGE_SIZE,
         .version_max = ms_version(server->header.epoch, (UINT64_C(1) << 43) - 1),
         .huge_pages = config->huge_pages,
+        .keep_size = config->keep_size,
         .fresh_reason =
             server->was_restarted ? NULL : "the node that they belonged to is not known"};
     memcpy(options.boot_id, server->boot_id, sizeof options.boot_id);

@@ -51,6 +51,7 @@ typedef struct st_segment_options {
     uint64_t version_max; /* of an object that can be there: the adopted epoch's last */
     uint8_t boot_id[16];
     bool huge_pages;
+    bool keep_size;           /* page_count is for new files only */
     const char *fresh_reason; /* not NULL: what is there does not count, and why */
 } st_segment_options;
 

@@ -187,6 +187,11 @@ static void test_another_size(void) {
     segment.payload[(2 * (size_t)PAGES) * MS_PAGE_SIZE - 1] = 1;
     CHECK(check_all() == OBJECTS);
     st_segment_close(&segment, true);
+    st_segment_options any_size = options_of(PAGES / 2);
+    any_size.keep_size = true;
+    open_with(&any_size);
+    CHECK(found.is_kept && segment.page_count == 2 * PAGES && check_all() == OBJECTS);
+    st_segment_close(&segment, true);
     open_again(PAGES / 2);
     CHECK(found.is_kept && found.page_count == 2 * PAGES && segment.page_count == 2 * PAGES);
     CHECK(check_all() == OBJECTS);

@@ -55,7 +55,7 @@ def bench(*arguments: str) -> dict:
         ),
         (
             ["restart"],
-            ["master killed: first object read", "both killed: lost", "inventory on the server"],
+            ["master killed: new client reads", "both killed: lost", "inventory on the server"],
         ),
         (["trace"], ["block hits, same host", "store a request, p99, TCP"]),
     ],
