@@ -338,7 +338,12 @@ static void a_server_with_too_many_tombstones_is_condemned(void) {
         EXPECT(harness_remove(h, name(i), false, 7) == MS_PENDING);
         h->answer_count = 0;
     }
+    EXPECT(h->tombstone_count == 100002); /* and one of the server itself */
+    ms_hash node = h->last_tombstone.hash;
+    uint64_t bound = h->last_tombstone.version;
+    EXPECT(bound >= location.head.version);
     EXPECT(harness_remove(h, name(0), false, 7) == MS_NOT_FOUND); /* no tombstone any more */
+    EXPECT(!md_tombstones_settle(h->core)); /* for whoever leads when it comes back */
     EXPECT(harness_join_as(h, 0, 1, 20, 20, "", &server) == MS_OK);
     EXPECT(tell(server, 1, "a", location.head.version, 4096,
                 ms_replica_extent(&location.replicas[0], 0).page, 1, 0, 1) == MS_OK);
@@ -346,6 +351,41 @@ static void a_server_with_too_many_tombstones_is_condemned(void) {
     harness_drain(h);
     EXPECT(!harness_exists(h, "a") && pages_free(server) == 20);
     EXPECT(harness_counter(h, "tombstones") == 0); /* all members are here */
+    EXPECT(md_tombstones_settle(h->core));
+    harness_close(h);
+
+    /* The next master knows no more than what the coordinator keeps. */
+    harness_open_default(h);
+    EXPECT(md_tombstone_add(h->core, node, bound) == MS_OK);
+    EXPECT(harness_join_as(h, 0, 1, 20, 20, "", &server) == MS_OK);
+    EXPECT(tell(server, 1, "before", bound, 4096, 0, 1, 0, 1) == MS_OK);
+    EXPECT(tell(server, 1, "after", bound + 1, 4096, 1, 1, 0, 1) == MS_OK); /* it was back since */
+    EXPECT(md_inventory_end(h->core, h->now, server, 1) == MS_OK);
+    harness_drain(h);
+    EXPECT(!harness_exists(h, "before") && harness_exists(h, "after"));
+    harness_close(h);
+}
+
+/* Until its own tombstone is written, and where that fails, an absent server needs one for each remove. */
+static void a_condemnation_that_cannot_be_written_is_none(void) {
+    harness_open_default(h);
+    harness_add_server(h, 0, 20);
+    md_server_gone(h->core, h->now, 0, 1);
+    harness_advance(h, 11000);
+    for (uint32_t i = 0; i < 100000; i++) {
+        EXPECT(harness_remove(h, name(i), false, 7) == MS_PENDING);
+        h->answer_count = 0;
+    }
+    h->holds_tombstones = true;
+    EXPECT(harness_remove(h, name(0), false, 7) == MS_PENDING);
+    md_effect of_key = h->last_tombstone;
+    md_tombstoned(h->core, h->now, of_key.hash, of_key.version, MS_OK);
+    harness_drain(h);
+    md_effect of_server = h->last_tombstone;
+    EXPECT(!ms_hash_equal(of_server.hash, of_key.hash));
+    EXPECT(harness_remove(h, name(1), false, 7) == MS_PENDING);
+    md_tombstoned(h->core, h->now, of_server.hash, of_server.version, MS_NOT_LEADER);
+    EXPECT(harness_remove(h, name(2), false, 7) == MS_PENDING);
     harness_close(h);
 }
 
@@ -362,6 +402,7 @@ int main(void) {
     objects_leave_when_the_grace_is_over_and_come_back();
     removed_while_away_stays_removed();
     a_server_with_too_many_tombstones_is_condemned();
+    a_condemnation_that_cannot_be_written_is_none();
     free(h);
     return 0;
 }

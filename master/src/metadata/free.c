@@ -7,6 +7,8 @@
  */
 #include "md_internal.h"
 
+#include <string.h>
+
 #define CONDEMN_TOMBSTONES 100000u
 
 static md_free *free_at(md_core *core, uint32_t free) { return md_pool_at(&core->frees, free); }
@@ -307,9 +309,16 @@ void md_tombstones_clear(md_core *core) {
     MD_COUNT(core, tombstones) = 0;
 }
 
+bool md_all_are_adopted(const md_core *core) {
+    uint32_t server = 0;
+    while (server < core->server_count && core->servers[server].is_adopted)
+        server++;
+    return server == core->server_count;
+}
+
 bool md_tombstones_settle(md_core *core) {
     /* A leader that knows no member yet does not know whom they are for. */
-    if (core->server_count == 0 || core->absent_count != 0 || core->stones.count != 0)
+    if (core->server_count == 0 || !md_all_are_adopted(core) || core->stones.count != 0)
         return false;
 #ifndef MD_PLANT_SETTLE /* a fault that the simulation must find: what was struck may come back */
     if (MD_COUNT(core, frees_pending) != MD_COUNT(core, frees_cleared))
@@ -326,6 +335,30 @@ static bool only_absent_left(md_core *core, const md_leave *leave) {
             is_in_touch(&core->servers[free_at(core, free)->server]))
             return false;
     return true;
+}
+
+ms_hash md_node_hash(const md_server *server) {
+    ms_hash hash;
+    memcpy(&hash, server->node_id, sizeof hash);
+    return hash;
+}
+
+/* A tombstone has been written.  With too many for one absent server, another one names the server itself: it
+ * strikes all that was given so far and that this server brings back, under any leader (condemned_kept).  When that is
+ * written, removes need none for its sake. */
+static void condemn(md_core *core, ms_hash written) {
+    for (uint32_t i = 0; i < core->server_count; i++) {
+        md_server *server = &core->servers[i];
+        ms_hash node = md_node_hash(server);
+        if (server->is_adopted || server->is_condemned)
+            continue;
+        if (ms_hash_equal(node, written)) {
+            server->is_condemned = 1;
+            md_absent_count(core);
+        } else if (++server->tombstones > CONDEMN_TOMBSTONES && stone_find(core, node, 0) == 0) {
+            stone_ask(core, node, ms_version(core->config.epoch, core->sequence) - 1);
+        }
+    }
 }
 
 void md_tombstoned(md_core *core, md_now now, ms_hash hash, uint64_t version, ms_status status) {
@@ -351,15 +384,8 @@ void md_tombstoned(md_core *core, md_now now, ms_hash hash, uint64_t version, ms
     md_pool_give(&core->stones, stone);
     if (status == MS_OK && !md_tombstone_set(core, hash, version))
         status = MS_NO_MEMORY;
-    if (status == MS_OK && core->absent_count > 0)
-        for (uint32_t i = 0; i < core->server_count; i++) {
-            md_server *server = &core->servers[i];
-            if (!server->is_adopted && ++server->tombstones > CONDEMN_TOMBSTONES &&
-                !server->is_condemned) {
-                server->is_condemned = 1;
-                md_absent_count(core);
-            }
-        }
+    if (status == MS_OK)
+        condemn(core, hash);
     /* A transaction that failed: this master leads no more, and must not say that something was removed. */
     ms_status told = status == MS_OK ? MS_OK : MS_NOT_LEADER;
     uint32_t leave = md_map_get(&core->leave_of, key);

@@ -190,8 +190,9 @@ static ms_status take(md_core *core, const held *replica) {
     uint32_t record = md_index_find(shard, replica->hash, MD_RECORD_COMPLETE);
     md_record *known = record == 0 ? NULL : md_record_at(shard, record);
     if (pages != ms_pages_of(replica->size) || is_expired ||
-        server_at(core, replica->server)->is_condemned ||
         replica->version <= md_tombstone_version(core, replica->hash) ||
+        replica->version <= /* condemned */
+            md_tombstone_version(core, md_node_hash(server_at(core, replica->server))) ||
         (known != NULL && ranks_below(shard, known, replica)))
         return refuse(core, replica->server, replica->hash, replica->segment, replica->extents,
                       replica->extent_count, replica->version);
@@ -586,7 +587,7 @@ ms_status md_inventory_end(md_core *core, md_now now, uint32_t server, uint32_t 
         at->tombstones = 0;
         md_inventory_drop(core, server);
         md_absent_count(core);
-        if (core->absent_count == 0)
+        if (md_all_are_adopted(core))
             md_tombstones_clear(core);
         md_event(core, MS_EVENT_SERVER_JOINED, 0, 0, server + 1, NULL, 0);
     }

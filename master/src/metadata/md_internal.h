@@ -178,11 +178,12 @@ typedef struct md_server {
     uint8_t takes_in;   /* an inventory is wanted and counts */
     uint8_t is_counted; /* its segments' page counts are kept */
     uint8_t is_draining;
-    uint8_t is_lost;      /* gone for longer than the grace: its replicas count no more */
-    uint8_t was_known;    /* it has joined before, so records may name it ... */
-    uint8_t needs_sweep;  /* ... and those that its inventory does not confirm have to go */
-    uint8_t is_condemned; /* too many tombstones for it: what it brings back is dropped */
-    uint32_t tombstones;  /* written since it left */
+    uint8_t is_lost;     /* gone for longer than the grace: its replicas count no more */
+    uint8_t was_known;   /* it has joined before, so records may name it ... */
+    uint8_t needs_sweep; /* ... and those that its inventory does not confirm have to go */
+    uint8_t
+        is_condemned; /* too many tombstones for it: another one strikes all that it brings back */
+    uint32_t tombstones; /* written since it left */
     uint32_t timer;
     uint32_t segment_count;
     md_segment *segments;
@@ -637,6 +638,10 @@ ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t below, uint64_t 
 bool md_tombstone_set(md_core *core, ms_hash hash, uint64_t version);
 uint64_t md_tombstone_version(md_core *core, ms_hash hash); /* 0: none */
 void md_tombstones_clear(md_core *core);
+/* The condemned too. */
+bool md_all_are_adopted(const md_core *core);
+/* Under which a tombstone of the server itself is kept. */
+ms_hash md_node_hash(const md_server *server);
 /* Everything of this key that may be somewhere, without being known, has a version up to this. */
 uint64_t md_unknown_version(md_core *core, ms_hash hash);
 void md_absent_count(md_core *core);
