@@ -20,6 +20,7 @@ class Budget(NamedTuple):
     kills: int = 0
     reboots: int = 0
     losses: int = 0  # a server is silent for longer than its grace
+    condemnations: int = 0  # of a server that is away, instead of more tombstones
     removes: int = 0
     evictions: int = 0
     abandons: int = 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from protocol_model.replicas.configuration import Configuration
+from protocol_model.replicas.ledger import any_holder
 from protocol_model.replicas.state import (
     JOINING,
     NEVER,
     SERVING,
     State,
     Steps,
+    changed,
     newest_leader,
     no_leader,
 )
@@ -34,6 +36,7 @@ def coordinator_steps(state: State, config: Configuration) -> Steps:
     for i in range(len(state.leaders)):
         yield from _write_tombstones(state, config, i)
         yield from _drop_tombstone(state, config, i)
+        yield from _condemn(state, config, i)
 
 
 def _elect(state: State, config: Configuration) -> Steps:
@@ -51,6 +54,7 @@ def _elect(state: State, config: Configuration) -> Steps:
         return
     epoch = coordinator.epoch + 1
     fresh = no_leader(config)._replace(status=JOINING, epoch=epoch, stone=stone)
+    fresh = fresh._replace(bounds=coordinator.condemned)
     slot = 1 if newest_leader(state) is state.leaders[0] else 0
     elected = coordinator._replace(epoch=epoch, holder=epoch, stone_seen=None)
     after = state.spending("elections").with_leader(slot, fresh)
@@ -76,20 +80,53 @@ def _write_tombstones(state: State, config: Configuration, i: int) -> Steps:
 
 def _drop_tombstone(state: State, config: Configuration, i: int) -> Steps:
     leader, coordinator, rules = state.leaders[i], state.coordinator, config.rules
-    if not coordinator.is_up or leader.status != SERVING or leader.stone == NEVER:
+    if not coordinator.is_up or leader.status != SERVING:
+        return
+    if leader.stone == NEVER and all(bound == NEVER for bound in leader.bounds):
         return
     if "drop_guarded" in rules and coordinator.holder != leader.epoch:
         return
-    if coordinator.stone == NEVER or ("drop_adopted" in rules and leader.is_short_of_members):
+    is_there = coordinator.stone != NEVER or any(at != NEVER for at in coordinator.condemned)
+    if not is_there or ("drop_adopted" in rules and not leader.has_adopted_all):
         return
     is_struck_there = any(
-        free.version <= leader.stone and not free.is_cleared for free in leader.frees
+        free.version <= max(leader.stone, leader.bounds[free.server]) and not free.is_cleared
+        for free in leader.frees
     )
     if is_struck_there and "drop_cleared" in rules:
         return
-    after = state.with_leader(i, leader._replace(stone=NEVER))
+    none = (NEVER,) * len(config.extents)
+    after = state.with_leader(i, leader._replace(stone=NEVER, bounds=none))
     yield (
-        f"leader {leader.epoch} drops the tombstone",
-        after._replace(coordinator=coordinator._replace(stone=NEVER)),
+        f"leader {leader.epoch} drops the tombstones",
+        after._replace(coordinator=coordinator._replace(stone=NEVER, condemned=none)),
         None,
     )
+
+
+def _condemn(state: State, config: Configuration, i: int) -> Steps:
+    """Too many tombstones for a server that is away: all that it has is struck instead."""
+    leader, coordinator = state.leaders[i], state.coordinator
+    if not state.budget.condemnations or leader.status != SERVING:
+        return
+    if not coordinator.is_up or coordinator.holder != leader.epoch:
+        return
+    for s in config.servers:
+        if leader.has_adopted(s) or s in leader.condemned:
+            continue
+        bounds = changed(leader.bounds, s, (leader.epoch, leader.sequence))
+        now = leader._replace(bounds=bounds, condemned=leader.condemned | {s})
+        kept = coordinator.condemned
+        if "condemned_kept" in config.rules:
+            kept = changed(kept, s, bounds[s])
+        after = state.spending("condemnations").with_leader(i, now)
+        # As if the node had been lost: what only it has is lost with it.
+        values = tuple(
+            2 if status == 1 and not any_holder(state, config, value, without=s) else status
+            for value, status in enumerate(state.values)
+        )
+        yield (
+            f"leader {leader.epoch} condemns server {s} up to version {bounds[s]}",
+            after._replace(coordinator=coordinator._replace(condemned=kept), values=values),
+            None,
+        )

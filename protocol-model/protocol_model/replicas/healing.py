@@ -33,7 +33,7 @@ def heal(state: State, config: Configuration, steps: AllSteps) -> str | None:
     )
     state = _deliver(state, config, steps)
     leader = newest_leader(state)
-    if leader.status != SERVING or leader.is_short_of_members:
+    if leader.status != SERVING or not leader.has_adopted_all:
         return "L1: the newest leader never comes to know all servers"
     if leader.waits:
         return "L1: a remove or upsert is never answered"
@@ -43,7 +43,8 @@ def heal(state: State, config: Configuration, steps: AllSteps) -> str | None:
         return "L1: an extent is never free again"
     if leader.pins:
         return "L1: an object stays pinned by a session that has ended"
-    if state.coordinator.stone != NEVER:
+    stones = (state.coordinator.stone, *state.coordinator.condemned)
+    if any(stone != NEVER for stone in stones):
         return "L1: a tombstone stays for ever"
     for s, server in enumerate(state.servers):
         used = used_extents(leader, s)

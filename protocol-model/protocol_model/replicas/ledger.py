@@ -96,6 +96,8 @@ def any_holder(state: State, config: Configuration, value: int, without: int = -
 
 
 def _is_whole(state: State, config: Configuration, s: int, version: Version) -> bool:
+    if version <= state.coordinator.condemned[s]:
+        return False
     parts = {
         extent.record.part
         for extent in state.servers[s].extents

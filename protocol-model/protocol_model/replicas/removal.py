@@ -83,7 +83,7 @@ def _answer(state: State, config: Configuration, i: int, wait: Wait) -> Steps:
     left = [f for f in leader.frees if f.version < wait.below and not f.is_cleared]
     if left and not (is_written and all(free.version <= wait.stone for free in left)):
         return
-    status = 4 if left or wait.is_absent else 3
+    status = 4 if left or wait.is_absent or not leader.has_adopted_all else 3
     values = state.values
     for value in wait.struck:
         values = changed(values, value, max(values[value], status))

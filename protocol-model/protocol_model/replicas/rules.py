@@ -44,6 +44,10 @@ RULES = {
     "drop_adopted": "a tombstone goes when every member has been adopted",
     "drop_cleared": "and what it struck is CLEARED",
     "drop_guarded": "in a transaction that the leader key guards",
+    "condemned_kept": (
+        "that a server is condemned, and up to which version, is kept at the coordinator before"
+        " removes do without tombstones for its sake"
+    ),
     # pins, views, eviction
     "pin_spares": "what a session has pinned is not evicted",
     "pin_by_key": "a pin holds its key: through an upsert, through copies",

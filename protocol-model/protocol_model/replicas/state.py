@@ -185,6 +185,8 @@ class Leader(NamedTuple):
     request: NoteRequest | None = None
     pins: frozenset[Version | None] = frozenset()  # None: the key, whatever its version
     lost: frozenset[int] = frozenset()  # servers silent for longer than their grace
+    bounds: tuple[Version, ...] = ()  # per server, as condemned
+    condemned: frozenset[int] = frozenset()  # away, and removes need no tombstone for them
 
     @property
     def version_next(self) -> Version:
@@ -194,8 +196,14 @@ class Leader(NamedTuple):
         return self.incarnations[s] != 0 and s not in self.lost
 
     @property
+    def has_adopted_all(self) -> bool:
+        return all(self.has_adopted(s) for s in range(len(self.incarnations)))
+
+    @property
     def is_short_of_members(self) -> bool:
-        return not all(self.has_adopted(s) for s in range(len(self.incarnations)))
+        """Whether a remove needs a tombstone for the sake of a member that is away."""
+        servers = range(len(self.incarnations))
+        return not all(self.has_adopted(s) or s in self.condemned for s in servers)
 
 
 class Coordinator(NamedTuple):
@@ -205,6 +213,7 @@ class Coordinator(NamedTuple):
     epoch: int = 1
     holder: int = 1
     stone: Version = NEVER
+    condemned: tuple[Version, ...] = ()  # per server: what it has up to this version is dropped
     stone_seen: Version | None = None  # without stones_read_last: read before the election
 
 
@@ -299,7 +308,8 @@ def leads(state: State, config: Configuration, leader: Leader) -> bool:
 
 
 def no_leader(config: Configuration) -> Leader:
-    return Leader(ABSENT, 0, (0,) * len(config.extents), NEVER)
+    count = len(config.extents)
+    return Leader(ABSENT, 0, (0,) * count, NEVER, bounds=(NEVER,) * count)
 
 
 def initial(config: Configuration) -> State:
@@ -316,9 +326,11 @@ def initial(config: Configuration) -> State:
         servers.append(Server(1, 1, tuple(extents)))
     entry = Entry(first, note, tuple(replicas)) if config.is_stored else None
     stone = OLD if config.has_tombstone else NEVER
-    leader = Leader(SERVING, 1, (1,) * len(config.extents), stone, 0, entry)
+    nothing = (NEVER,) * len(config.extents)
+    ones = (1,) * len(config.extents)
+    leader = Leader(SERVING, 1, ones, stone, 0, entry, bounds=nothing)
     return State(
-        Coordinator(stone=stone),
+        Coordinator(stone=stone, condemned=nothing),
         (leader, no_leader(config)),
         tuple(servers),
         (Writer(),) * len(config.puts),

@@ -66,6 +66,7 @@ def _adopt(state: State, config: Configuration, i: int, s: int) -> State:
         leader._replace(
             incarnations=changed(leader.incarnations, s, server.incarnation),
             lost=leader.lost - {s},
+            condemned=leader.condemned - {s},
         ),
     )
 
@@ -122,6 +123,7 @@ def _take_in(state: State, config: Configuration, i: int, found: Entry) -> State
     stone = leader.stone
     if "stone_asked" in config.rules:
         stone = max([stone, *(wait.stone for wait in leader.waits if wait.is_absent)])
+    stone = max(stone, leader.bounds[replica.server])
     is_whole = len(replica.extents) == config.parts or "whole_replica" not in config.rules
     if not is_whole or version <= stone:
         return state.with_leader(i, freeing(leader, [replica], version))
