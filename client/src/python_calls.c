@@ -1,13 +1,16 @@
 /* The functions that Python calls, and their installation into the extension module. */
 #include "python.h"
+#include "python_lock.h"
+
+_Atomic int cl_is_in_python;
 
 static PyObject *call(cl_operation operation, PyObject *const *arguments, Py_ssize_t count) {
     cl_job job;
     if (cl_job_parse(&job, operation, arguments, count) != 0)
         return NULL;
-    PyThreadState *state = PyEval_SaveThread();
+    PyThreadState *state = cl_python_leave();
     cl_job_run(&job);
-    PyEval_RestoreThread(state);
+    cl_python_return(state);
     PyObject *result = cl_job_result(&job);
     cl_job_release(&job);
     return result;
@@ -28,15 +31,15 @@ static PyObject *call_get(PyObject *self, PyObject *const *arguments, Py_ssize_t
         if (job.count == 1 && cl_locate_cached(job.client, &job.items[0])) {
             job.status = MS_OK;
         } else {
-            state = PyEval_SaveThread();
+            state = cl_python_leave();
             cl_job_run(&job);
-            PyEval_RestoreThread(state);
+            cl_python_return(state);
         }
         if (cl_job_between(&job) != 0)
             goto out;
-        state = PyEval_SaveThread();
+        state = cl_python_leave();
         cl_job_run(&job);
-        PyEval_RestoreThread(state);
+        cl_python_return(state);
         bool grew = false;
         for (size_t i = 0; i < job.count; i++)
             grew = grew || job.items[i].status == MS_BUFFER_TOO_SMALL;
@@ -77,18 +80,18 @@ static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_s
     cl_view view;
     if (cl_job_parse(&job, CL_SIZES, arguments, count) != 0)
         return NULL;
-    PyThreadState *state = PyEval_SaveThread();
+    PyThreadState *state = cl_python_leave();
     job.status = cl_view_open(job.client, &job.items[0], &view, job.deadline_ns, &job.failure);
-    PyEval_RestoreThread(state);
+    cl_python_return(state);
     PyObject *result = NULL;
     if (job.items[0].status == MS_OK) {
         result = Py_BuildValue("KK(KIIIII)", (unsigned long long)view.address,
                                (unsigned long long)view.size, (unsigned long long)view.version,
                                view.server, view.incarnation, view.segment, view.page, view.epoch);
         if (result == NULL) {
-            state = PyEval_SaveThread();
+            state = cl_python_leave();
             cl_view_close(PyLong_AsUnsignedLongLong(arguments[0]), &view);
-            PyEval_RestoreThread(state);
+            cl_python_return(state);
         }
     } else {
         job.is_single = true;
@@ -106,9 +109,9 @@ static PyObject *call_view_close(PyObject *self, PyObject *arguments) {
                           &view.incarnation, &view.segment, &view.page, &view.epoch))
         return NULL;
     view.version = version;
-    PyThreadState *state = PyEval_SaveThread();
+    PyThreadState *state = cl_python_leave();
     cl_view_close(handle, &view);
-    PyEval_RestoreThread(state);
+    cl_python_return(state);
     Py_RETURN_NONE;
 }
 
