@@ -91,11 +91,10 @@ typedef struct cl_node {
 
 /* NULL when the cluster has no such server now (also after asking for MEMBERS once). */
 cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, int64_t deadline_ns);
-/* The node that a view was opened at, also when a new leader has given it another number; NULL: that life of it has
- * ended. */
+/* The node that a view was opened at, as it is now; NULL: not known any more. */
 cl_node *cl_node_of_view(cl_client *client, const cl_view *view);
-/* Whether that life of the server is known to have ended. */
-bool cl_node_is_over(cl_client *client, const cl_node *node);
+/* The newest life of a node that is known, also when a new leader has given it another number. */
+cl_node *cl_node_now(cl_client *client, cl_node *node);
 void cl_node_failed(cl_node *node);
 void cl_node_worked(cl_node *node);
 /* NULL: not on this host, or it cannot be mapped now. */

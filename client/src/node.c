@@ -134,14 +134,15 @@ cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation,
     return is_known ? node : NULL;
 }
 
-bool cl_node_is_over(cl_client *client, const cl_node *node) {
+cl_node *cl_node_now(cl_client *client, cl_node *node) {
+    cl_node *newest = node;
     for (size_t i = 0; i < CL_NODES_MAX; i++) {
-        const cl_node *known = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
+        cl_node *known = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
         if (known != NULL && memcmp(known->node_id, node->node_id, sizeof node->node_id) == 0 &&
-            known->incarnation > node->incarnation)
-            return true;
+            known->incarnation > newest->incarnation)
+            newest = known;
     }
-    return false;
+    return newest;
 }
 
 cl_node *cl_node_of_view(cl_client *client, const cl_view *view) {
@@ -154,7 +155,7 @@ cl_node *cl_node_of_view(cl_client *client, const cl_view *view) {
                 break;
         pthread_mutex_unlock(&client->members_lock);
     }
-    return node == NULL || cl_node_is_over(client, node) ? NULL : node;
+    return node != NULL ? cl_node_now(client, node) : NULL;
 }
 
 void cl_node_failed(cl_node *node) {

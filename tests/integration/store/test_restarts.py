@@ -241,3 +241,34 @@ def test_replicas_groups_and_chains_survive_everything(host: Host) -> None:
                 fresh.put(f"filler-{number}", bytes(256 << 10))
             left = [key for key in keys[1:] if fresh.exists(key)]
             assert left in ([], keys[1:])
+
+
+def test_a_view_keeps_its_bytes_while_its_server_is_killed_and_the_pool_is_overfilled(
+    host: Host,
+) -> None:
+    master = host.master()
+    settings = {"name": "node-a", "pool_size_bytes": 8 * MIB, "http": True}
+    server = host.server(master, **settings)
+
+    def open_views() -> int:
+        lines = server.http("/metrics")[1].splitlines()
+        found = [line for line in lines if line.startswith("mooncake_store_server_views ")]
+        return int(float(found[0].split()[1]))
+
+    with Client(master.address, strict=True) as client:
+        value = hashlib.sha256(b"seen").digest() * 16_384  # 512 KiB
+        client.put("seen", value)
+        with client.view("seen") as memory:
+            assert bytes(memory) == value
+            server.kill()
+            assert bytes(memory) == value
+            server = host.server(master, **settings)
+            server.wait_log("views_found kept=1 ended=0")
+            assert open_views() == 1
+            wait_until(lambda: client.remove("seen"))  # CLEARED; FREED waits for the view
+            for number in range(60):
+                client.put(f"filler-{number}", bytes([number]) * (300 << 10))
+            assert bytes(memory) == value
+        wait_until(lambda: open_views() == 0)
+        # Its pages are the pool's again.
+        assert client.put("large", bytes(6 * MIB))
