@@ -7,6 +7,7 @@ right one.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import socket
 import threading
@@ -81,49 +82,78 @@ def test_everything_acknowledged_is_readable_after_a_kill(host: Host, killed: st
             assert len(list(fresh.list(f"{killed}-"))) == len(keys)
 
 
-def test_a_server_killed_during_puts_loses_no_acknowledged_one(host: Host) -> None:
-    master = host.master()
-    server = host.server(master, name="node-a", pool_size_bytes=64 * MIB)
+@pytest.mark.parametrize(("killed", "rounds"), [("server", 20), ("master", 10), ("both", 6)])
+def test_kills_during_puts_and_removes_lose_nothing_and_bring_nothing_back(
+    host: Host, killed: str, rounds: int
+) -> None:
+    port = free_port()
+    master = host.master(port=port)
+    settings = {"name": "node-a", "pool_size_bytes": 64 * MIB, "ready_size_bytes": MIB}
+    server = host.server(master, **settings)
     acknowledged: list[str] = []
+    removed: list[str] = []
+    refused: list[StoreError] = []
+    wrong: list[str] = []
     stop = threading.Event()
-    refused = 0
 
     def put_and_read(client: Client, name: str) -> None:
-        nonlocal refused
-        number = 0
-        while not stop.is_set():
+        for number in itertools.count():
+            if stop.is_set():
+                return
             key = f"{name}-{number}"
-            number += 1
             try:
                 client.put(key, value_of(key))
                 acknowledged.append(key)
-            except StoreError:
-                refused += 1
-            read(client, key)
+            except StoreError as error:
+                refused.append(error)
+            if client.get(key) not in (None, value_of(key)):
+                wrong.append(f"{key} is another object")
+
+    def put_and_remove(client: Client) -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            key = f"removed-{number}"
+            try:
+                if client.put(key, value_of(key)) and client.remove(key):
+                    removed.append(key)
+                    if client.get(key) is not None:
+                        wrong.append(f"{key} is read after its removal")
+            except StoreError as error:
+                refused.append(error)
 
     with Client(master.address) as client:
         threads = [
             threading.Thread(target=put_and_read, args=(client, name)) for name in ("a", "b")
         ]
+        threads.append(threading.Thread(target=put_and_remove, args=(client,)))
         for thread in threads:
             thread.start()
         try:
-            for _ in range(20):
-                before = len(acknowledged)
+            for _ in range(rounds):
+                before = len(acknowledged), len(removed)
                 deadline_s = time.monotonic() + 15.0
-                while len(acknowledged) < before + 20:
-                    assert time.monotonic() < deadline_s, f"{refused} puts refused, none goes"
+                while len(acknowledged) < before[0] + 20 or len(removed) < before[1] + 2:
+                    assert time.monotonic() < deadline_s, refused[-3:]
                     time.sleep(0.005)
-                server.kill()
-                server = host.server(
-                    master, name="node-a", pool_size_bytes=64 * MIB, ready_size_bytes=MIB
-                )
+                if killed != "server":
+                    master.kill()
+                if killed != "master":
+                    server.kill()
+                if killed != "server":
+                    master = host.master(port=port)
+                if killed != "master":
+                    server = host.server(master, **settings)
         finally:
             stop.set()
             for thread in threads:
                 thread.join(20)
-        assert len(acknowledged) > 400
+        assert not wrong
+        assert len(acknowledged) >= 20 * rounds
         wait_readable(client, acknowledged, 20.0)
+        with Client(master.address) as fresh:
+            wait_readable(fresh, acknowledged, 20.0)
+            assert not [key for key in removed if fresh.get(key) is not None]
 
 
 def test_an_object_read_over_shared_memory_stays_readable_while_its_server_is_away(
