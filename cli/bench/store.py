@@ -252,7 +252,14 @@ def small_cases(bench: Bench) -> Iterator[Case]:
     yield Case(
         "put 128 x 16 B",
         "k keys/s",
-        _measure(bench.tcp.put_values, "keys_per_s", 1e-3, size=16, **batches),
+        _measure(
+            bench.tcp.put_values,
+            "keys_per_s",
+            1e-3,
+            size=16,
+            batch=128,
+            calls=max(100 // bench.part, 4),
+        ),
         bar=value_at_least(400),
     )
     bench.drop("fresh", "small")

@@ -19,10 +19,10 @@
 #include "te_internal.h"
 
 #define SCORE_MAX 8
-#define GROWTH 8                 /* spins last up to so many times the configured time */
-#define SLOW_NS TE_NS_PER_MS     /* longer than a peer computes for us, less than a time slice */
-#define QUIET_FACTOR 16          /* nobody spins for so many times what the slow yield took; */
-#define QUIET_MAX_NS TE_NS_PER_S /* twice as long each time that it comes again soon */
+#define GROWTH 8                   /* spins last up to so many times the configured time */
+#define SLOW_NS (2 * TE_NS_PER_MS) /* longer than kernel threads take, less than a time slice */
+#define QUIET_FACTOR 16            /* nobody spins for so many times what the slow yield took; */
+#define QUIET_MAX_NS TE_NS_PER_S   /* twice as long each time that it comes again soon */
 
 static int64_t shortest(const te_engine *engine) { return (int64_t)engine->config.spin_us * 1000; }
 
