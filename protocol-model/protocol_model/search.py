@@ -25,8 +25,8 @@ Successors = Callable[[S], Iterable[Step[S]]]
 class Limits:
     """When a search ends although it has not seen everything."""
 
-    states: int = 60_000
-    seconds: float = 5.0
+    states: int = 120_000
+    seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
