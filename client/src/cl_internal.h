@@ -124,8 +124,9 @@ typedef struct cl_pins cl_pins;
 
 bool cl_pins_open(cl_client *client);
 void cl_pins_close(cl_client *client);
-/* Around a call that pins or unpins and what it says here about it. */
-void cl_pins_call_begin(cl_client *client);
+/* Around a call that pins or unpins and what it says here about it.  False: pins are being taken again, and that is
+ * not over at the deadline. */
+bool cl_pins_call_begin(cl_client *client, int64_t deadline_ns);
 void cl_pins_call_end(cl_client *client);
 void cl_pins_add(cl_client *client, ms_hash hash, uint32_t deadline_ms);
 /* An unpin was answered; was_there: the master had the pin.  True: it had not, but a lost session did. */

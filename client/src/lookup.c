@@ -187,6 +187,11 @@ ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t dea
     return cl_lookup(client, items, count, NULL, deadline_ns, failure);
 }
 
+static ms_status pins_are_taken_again(const char *stage, cl_failure *failure) {
+    return cl_fail(failure, MS_TIMEOUT, stage, "master",
+                   "the pins of a lost session are being taken again");
+}
+
 ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool pin,
                           uint32_t pin_deadline_ms, size_t *matched, int64_t deadline_ns,
                           cl_failure *failure) {
@@ -210,10 +215,10 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
                             {.iov_base = list.hashes, .iov_len = count * sizeof *list.hashes}};
     te_reply reply = {.grow = true};
     int64_t sent_ns = te_now_ns();
-    if (pin)
-        cl_pins_call_begin(client);
-    status = cl_master_call(client, MS_MATCH_PREFIX, 0, body, 2, &reply, "match_prefix",
-                            deadline_ns, failure);
+    bool is_begun = pin && cl_pins_call_begin(client, deadline_ns);
+    status = !pin || is_begun ? cl_master_call(client, MS_MATCH_PREFIX, 0, body, 2, &reply,
+                                               "match_prefix", deadline_ns, failure)
+                              : pins_are_taken_again("match_prefix", failure);
     if (status == MS_OK) {
         ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
         uint32_t answered = ms_reader_list(&reader, sizeof(ms_location));
@@ -229,7 +234,7 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
     } else {
         cl_fail_all(items, count, status);
     }
-    if (pin)
+    if (is_begun)
         cl_pins_call_end(client);
     cl_fail_all(items, count, MS_NOT_FOUND);
     free(reply.body);
@@ -286,13 +291,16 @@ ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t cou
                          : (struct iovec){.iov_base = list.head, .iov_len = sizeof list.head},
         {.iov_base = list.hashes, .iov_len = pending * sizeof *list.hashes}};
     te_reply reply = {.grow = true};
-    cl_pins_call_begin(client);
-    status = cl_master_call(client, method, 0, body, 2, &reply, stage, deadline_ns, failure);
+    bool is_begun = cl_pins_call_begin(client, deadline_ns);
+    status = is_begun
+                 ? cl_master_call(client, method, 0, body, 2, &reply, stage, deadline_ns, failure)
+                 : pins_are_taken_again(stage, failure);
     if (status == MS_OK && !take_statuses(items, count, pending, &reply))
         status = bad_answer(items, count, stage, failure);
     for (size_t i = 0; status == MS_OK && i < count; i++)
         remember_pin(client, method, &items[i], pin_deadline_ms);
-    cl_pins_call_end(client);
+    if (is_begun)
+        cl_pins_call_end(client);
     cl_fail_all(items, count, status);
     free(reply.body);
     list_free(&list);

@@ -6,6 +6,7 @@
  * pin is counted in two sessions.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "cl_internal.h"
 
@@ -95,8 +96,14 @@ static void move_on(cl_pin *pin, uint64_t session) {
 
 bool cl_pins_open(cl_client *client) {
     client->pins = calloc(1, sizeof *client->pins);
-    return client->pins != NULL && pthread_mutex_init(&client->pins_lock, NULL) == 0 &&
-           pthread_rwlock_init(&client->pins_calls, NULL) == 0;
+    /* Else the keeper might never get it while there are calls. */
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    bool is_open = client->pins != NULL && pthread_mutex_init(&client->pins_lock, NULL) == 0 &&
+                   pthread_rwlock_init(&client->pins_calls, &attributes) == 0;
+    pthread_rwlockattr_destroy(&attributes);
+    return is_open;
 }
 
 void cl_pins_close(cl_client *client) {
@@ -108,7 +115,18 @@ void cl_pins_close(cl_client *client) {
     pthread_rwlock_destroy(&client->pins_calls);
 }
 
-void cl_pins_call_begin(cl_client *client) { pthread_rwlock_rdlock(&client->pins_calls); }
+bool cl_pins_call_begin(cl_client *client, int64_t deadline_ns) {
+    if (pthread_rwlock_tryrdlock(&client->pins_calls) == 0)
+        return true;
+    struct timespec until; /* this lock knows no other clock where glibc is old */
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t left_ns = deadline_ns - te_now_ns() + until.tv_nsec;
+    if (left_ns <= until.tv_nsec)
+        return false;
+    until.tv_sec += left_ns / 1000000000;
+    until.tv_nsec = left_ns % 1000000000;
+    return pthread_rwlock_timedrdlock(&client->pins_calls, &until) == 0;
+}
 
 void cl_pins_call_end(cl_client *client) { pthread_rwlock_unlock(&client->pins_calls); }
 
