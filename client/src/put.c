@@ -67,9 +67,8 @@ ms_hash cl_put_parent(const cl_putting *put, size_t index) {
 
 /* Sends PUT_START on put->master; start_finish says how that went. */
 static void start_send(cl_putting *put, cl_failure *failure) {
-    cl_client *client = put->client;
-    put->session = atomic_load(&client->session);
-    put->start = cl_number_start(client, (uint32_t)put->pending);
+    put->session = atomic_load(&put->client->session);
+    put->start = cl_number_start(put->client, (uint32_t)put->pending);
     ms_writer_reset(&put->request);
     write_start(put, &put->request, &put->start);
     put->sent = put->request.status;
@@ -86,6 +85,7 @@ static void start_send(cl_putting *put, cl_failure *failure) {
 }
 
 static void start_begin(cl_putting *put, cl_failure *failure) {
+    put->session = atomic_load(&put->client->session); /* the one that is lost, if it is */
     put->sent = te_checkout(put->client->master, put->deadline_ns, &put->master);
     if (put->sent == MS_OK)
         start_send(put, failure);

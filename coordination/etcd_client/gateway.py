@@ -58,8 +58,10 @@ class Gateway:
             endpoint = self._address.endpoints[self._at]
             try:
                 return self._ask(endpoint, key, min(left_s, _ATTEMPT_TIMEOUT_S))
-            except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+            except (OSError, http.client.HTTPException) as error:
                 failure = error
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                failure = error  # what answers there is no etcd
             except _Refused as error:
                 if error.code in (_UNAUTHENTICATED, _PERMISSION_DENIED, _INVALID_ARGUMENT):
                     raise AccessRefusedError(
@@ -83,7 +85,7 @@ class Gateway:
             self._authenticate(endpoint, timeout_s)  # tokens are forgotten after some minutes
             answer = self._post(endpoint, "/v3/kv/range", request, timeout_s)
         found = answer.get("kvs") or []
-        return base64.b64decode(found[0].get("value", "")) if found else None
+        return base64.b64decode(found[0].get("value", ""), validate=True) if found else None
 
     def _authenticate(self, endpoint: str, timeout_s: float) -> None:
         login = {"name": self._address.user, "password": self._address.password}

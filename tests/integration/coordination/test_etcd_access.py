@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from mooncake_store.coordination.etcd_client.address import EtcdAddress
+from mooncake_store.coordination.etcd_client.gateway import Gateway
 from mooncake_store.coordination.etcd_client.store import Put, prefix_end
 from mooncake_store.errors import AccessRefusedError, UnavailableError
 
@@ -57,6 +58,12 @@ async def check_all_calls(client: Any, kit: Any) -> None:
     await client.revoke(grant.lease)
 
 
+async def read_over_http(uri: str, key: bytes) -> bytes | None:
+    """What a client of the store does: no gRPC, the standard library alone."""
+    gateway = Gateway(EtcdAddress.parse(uri))
+    return await asyncio.to_thread(gateway.read, key, 3.0)
+
+
 async def test_tls_with_an_authority_of_ones_own(
     start_etcd: Callable[..., Any], files: Path, kit: Any
 ) -> None:
@@ -64,12 +71,15 @@ async def test_tls_with_an_authority_of_ones_own(
     client = cluster.client()
     await check_all_calls(client, kit)
     await client.close()
+    assert await read_over_http(cluster.uri, b"access") == b"2"
     endpoint = cluster.members[0].endpoint
     for refused in (f"etcd://{endpoint}?tls=1", f"etcd://{endpoint}"):  # unknown to us; plain
         client = cluster.client(refused)
         with pytest.raises(UnavailableError):
             await client.read(b"access")
         await client.close()
+        with pytest.raises(UnavailableError):
+            await read_over_http(refused, b"access")
 
 
 async def test_mtls_lets_in_whom_the_authority_knows(
@@ -81,6 +91,7 @@ async def test_mtls_lets_in_whom_the_authority_knows(
     client = cluster.client()
     await check_all_calls(client, kit)
     await client.close()
+    assert await read_over_http(cluster.uri, b"access") == b"2"
     endpoint = cluster.members[0].endpoint
     for options in (
         f"?ca={files}/ca.pem",
@@ -90,6 +101,8 @@ async def test_mtls_lets_in_whom_the_authority_knows(
         with pytest.raises(UnavailableError):
             await client.read(b"access")
         await client.close()
+        with pytest.raises(UnavailableError):
+            await read_over_http(f"etcd://{endpoint}{options}", b"access")
 
 
 # ---- passwords ----
@@ -130,7 +143,12 @@ async def test_a_password_opens_what_its_user_may_touch_also_after_its_token_was
     (member,) = cluster.members
     await cluster.wait_ready()
     await asyncio.to_thread(ask_for_passwords, member.endpoint)
-    client = cluster.client(f"etcd://mooncake:{ENCODED}@{member.endpoint}/test")
+    uri = f"etcd://mooncake:{ENCODED}@{member.endpoint}/test"
+    client = cluster.client(uri)
+    gateway = Gateway(EtcdAddress.parse(uri))
+    assert await asyncio.to_thread(gateway.read, b"test/a", 3.0) is None
+    with pytest.raises(AccessRefusedError):
+        await asyncio.to_thread(gateway.read, b"elsewhere", 3.0)
     start = await client.put(b"test/a", b"1")
     with pytest.raises(AccessRefusedError):
         await client.put(b"elsewhere", b"1")
@@ -142,6 +160,7 @@ async def test_a_password_opens_what_its_user_may_touch_also_after_its_token_was
         member.kill()  # which forgets all tokens
         member.start()
         await kit.eventually(lambda: client.put(b"test/a", b"2"))
+        assert await asyncio.to_thread(gateway.read, b"test/a", 3.0) == b"2"
         await seen.until(lambda seen: seen.values == [b"2"])
 
         async def renew() -> None:
@@ -161,8 +180,12 @@ async def test_a_password_opens_what_its_user_may_touch_also_after_its_token_was
             await stranger.read(b"test/a")
         errors.append(repr(error.value) + str(error.value.cause))
         await stranger.close()
+        with pytest.raises(AccessRefusedError) as error:
+            await read_over_http(uri, b"test/a")
+        errors.append(repr(error.value) + str(error.value.cause))
     other = cluster.client(allowed)
     assert (await other.read(b"test/a")).entries[0].value == b"2"
+    assert await read_over_http(allowed, b"test/a") == b"2"
     await other.close()
     await client.close()
     told = caplog.text + "".join(errors) + repr(EtcdAddress.parse(allowed))
@@ -178,4 +201,6 @@ async def test_a_user_of_an_etcd_that_asks_for_none_is_let_in(
     client = cluster.client(f"etcd://somebody:x@{cluster.members[0].endpoint}/test")
     await kit.eventually(lambda: client.put(b"access", b"1"))
     assert (await client.read(b"access")).entries[0].value == b"1"
+    uri = f"etcd://somebody:x@{cluster.members[0].endpoint}/test"
+    assert await read_over_http(uri, b"access") == b"1"
     await client.close()
