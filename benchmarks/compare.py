@@ -2,7 +2,7 @@
 
 Each round visits the raw limit of the machine, the peer, the limit again, ours, the limit again.
 What is quoted is the median over the rounds of ours over the peer's (and over the raw limit of the
-same round), with the spread.  Rows that the issue compares on one host take the faster of the
+same round), with the spread.  Rows of one host take the faster of the
 peer's two clients, its TCP one and its shared-memory one.
 """
 
