@@ -308,7 +308,8 @@ static uint64_t metric(ma_master *master, const char *name) {
     return 0;
 }
 
-static ma_master *open_master(char address[64]) {
+/* NULL: the coordinator knows no member. */
+static ma_master *open_master_expecting(char address[64], const uint8_t *node_id) {
     ma_config config;
     ma_config_default(&config);
     config.epoch = 1;
@@ -317,11 +318,15 @@ static ma_master *open_master(char address[64]) {
     ma_master *master;
     char error[TE_ERROR_BYTES];
     CHECK_STATUS(ma_master_open(&config, &master, error), MS_OK);
+    if (node_id != NULL)
+        CHECK_STATUS(ma_expect_member(master, node_id), MS_OK);
     uint16_t port;
     CHECK_STATUS(ma_master_listen_tcp(master, "127.0.0.1", 0, &port, error), MS_OK);
     snprintf(address, 64, "127.0.0.1:%u", (unsigned)port);
     return master;
 }
+
+static ma_master *open_master(char address[64]) { return open_master_expecting(address, NULL); }
 
 static void several_clients_put_and_remove_while_somebody_reads(void) {
     char address[64];
@@ -386,12 +391,6 @@ static void a_master_closes_with_everything_open(void) {
     te_engine_close(store.engine);
 }
 
-static int64_t boottime_ns(int64_t from_now_ms) {
-    struct timespec now;
-    CHECK(clock_gettime(CLOCK_BOOTTIME, &now) == 0);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + from_now_ms * 1000000;
-}
-
 static ms_status keepalive(client *self, int64_t timeout_ms) {
     te_reply reply = {.grow = true};
     ms_status status =
@@ -400,6 +399,77 @@ static ms_status keepalive(client *self, int64_t timeout_ms) {
         status = (ms_status)reply.header.status;
     free(reply.body);
     return status;
+}
+
+static ms_status look_up(client *self, int timeout_ms) {
+    uint64_t body[3] = {1};
+    ms_hash hash = hash_of(self, "a key");
+    memcpy(body + 1, &hash, sizeof hash);
+    struct iovec part = {body, sizeof body};
+    te_reply reply = {.grow = true};
+    ms_status status = te_call(self->channel, MS_LOOKUP, 0, &part, 1, &reply, in_ms(timeout_ms));
+    free(reply.body);
+    return status == MS_OK ? (ms_status)reply.header.status : status;
+}
+
+typedef struct asker {
+    client *client;
+    ms_status status;
+    int64_t answered_ns;
+} asker;
+
+static void *ask_once(void *argument) {
+    asker *self = argument;
+    self->status = look_up(self->client, 10000);
+    self->answered_ns = te_now_ns();
+    return NULL;
+}
+
+/* A new leader answers what needs the index when the member that it expects has brought its inventory. */
+static void what_needs_the_index_waits_for_the_members(void) {
+    static const uint8_t node_id[16] = {1};
+    char address[64];
+    ma_master *master = open_master_expecting(address, node_id);
+    client clients[CLIENTS];
+    asker askers[CLIENTS];
+    pthread_t threads[CLIENTS];
+    for (int i = 0; i < CLIENTS; i++)
+        client_open(&clients[i], address, i + 1);
+    for (int i = 1; i < CLIENTS; i++) {
+        askers[i] = (asker){.client = &clients[i]};
+        CHECK(pthread_create(&threads[i], NULL, ask_once, &askers[i]) == 0);
+    }
+    CHECK_STATUS(look_up(&clients[0], 100), MS_TIMEOUT); /* its connection ends, its frame goes */
+    CHECK_STATUS(keepalive(&clients[0], 5000), MS_OK);
+    int64_t joined_ns = te_now_ns();
+    store_double store = {0};
+    store_open(&store, address);
+    for (int i = 1; i < CLIENTS; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK_STATUS(askers[i].status, MS_OK);
+        CHECK(askers[i].answered_ns > joined_ns);
+    }
+    CHECK_STATUS(look_up(&clients[0], 5000), MS_OK);
+    for (int i = 0; i < CLIENTS; i++)
+        client_close(&clients[i]);
+    te_engine_close(store.engine);
+    ma_master_close(master);
+
+    master = open_master_expecting(address, node_id); /* closed while something waits */
+    client_open(&clients[0], address, 1);
+    askers[0] = (asker){.client = &clients[0]};
+    CHECK(pthread_create(&threads[0], NULL, ask_once, &askers[0]) == 0);
+    usleep(50000);
+    ma_master_close(master);
+    pthread_join(threads[0], NULL);
+    CHECK(askers[0].status != MS_OK);
+    client_close(&clients[0]);
+}
+
+static int64_t boottime_ns(int64_t from_now_ms) {
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_BOOTTIME, &now) == 0);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + from_now_ms * 1000000;
 }
 
 /* From its lease's deadline on it answers no client, whatever was asked; its store servers stay. */
@@ -450,5 +520,6 @@ int main(int argc, char **argv) {
     RUN(several_clients_put_and_remove_while_somebody_reads);
     RUN(a_master_closes_with_everything_open);
     RUN(a_master_answers_until_its_lease_ends);
+    RUN(what_needs_the_index_waits_for_the_members);
     return 0;
 }
