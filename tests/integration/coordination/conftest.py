@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import shutil
 import signal
 import socket
@@ -35,6 +36,19 @@ def free_ports(count: int) -> list[int]:
         return found
 
 
+def freeze(pid: int) -> None:
+    """Stop a process, and wait until each of its threads has: until then they go on serving."""
+    os.kill(pid, signal.SIGSTOP)
+    end_s = time.monotonic() + 10.0
+    states: set[str] = set()
+    while states != {"T"}:
+        assert time.monotonic() < end_s, f"threads of {pid} still in {states}"
+        states = set()
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+
+
 class Member:
     """One process of etcd."""
 
@@ -60,7 +74,8 @@ class Member:
         self.process.send_signal(number)
 
     def freeze(self) -> None:
-        self.send(signal.SIGSTOP)
+        assert self.process is not None
+        freeze(self.process.pid)
 
     def thaw(self) -> None:
         self.send(signal.SIGCONT)
@@ -245,4 +260,4 @@ def kit() -> Any:
     """What tests of this folder share (they are in no package)."""
     from types import SimpleNamespace
 
-    return SimpleNamespace(collecting=collecting, eventually=eventually, Etcd=Etcd)
+    return SimpleNamespace(collecting=collecting, eventually=eventually, Etcd=Etcd, freeze=freeze)

@@ -80,20 +80,6 @@ class Process:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def freeze(self) -> None:
-        """Stop every thread, and wait until each has: until then they go on serving."""
-        self.signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.process.pid}/task")
-
-        def is_frozen() -> bool:
-            states = [
-                (task / "stat").read_text().rpartition(")")[2].split()[0]
-                for task in tasks.iterdir()
-            ]
-            return set(states) == {"T"}
-
-        until(is_frozen)
-
     def end(self) -> int:
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
@@ -222,14 +208,14 @@ def test_the_leader_is_killed_and_a_client_goes_on(cluster: Cluster) -> None:
         assert client.get("after") == b"new"
 
 
-def test_the_leader_freezes_and_never_answers_again_as_such(cluster: Cluster) -> None:
+def test_the_leader_freezes_and_never_answers_again_as_such(cluster: Cluster, kit: Any) -> None:
     first, second = cluster.masters
     asker = Asker(first.endpoints)
     with Client(cluster.uri) as client:
         assert client.put("kept", b"old")
         asker.ask(Method.STATUS)
         assert asker.answer() is not None
-        first.freeze()
+        kit.freeze(first.process.pid)
         asker.ask(Method.STATUS)  # it is there when the old leader thaws
         until(lambda: works(client, "after"), cluster.logs)
         assert client.get("kept") == b"old", cluster.logs()
