@@ -196,7 +196,7 @@ def test_a_master_that_says_nothing_ends_at_the_deadline(
 
 
 def test_what_is_no_master_is_told(mooncake: Callable[..., Any]) -> None:
-    for address in ("::1", "host:port", "127.0.0.1:99999", "http://x", "etcd://a,b", "unix:x"):
+    for address in ("::1", "host:port", "127.0.0.1:99999", "http://x", "etcd://", "unix:x"):
         result = mooncake("ls", "--master", address)
         assert result.code == 2, address
         assert "[MS-1109]" in result.err
