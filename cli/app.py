@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cat": ("cat", "write objects to standard output"),
     "ls": ("ls", "list objects"),
     "stat": ("stat", "tell all about one object"),
+    "explain": ("explain", "tell where an object is, or when and why it went"),
     "rm": ("rm", "remove objects"),
     "replicate": ("replicate", "change the number of an object's replicas"),
     "pin": ("pin", "protect objects from eviction, or stop to"),
@@ -47,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 GROUPS = {
     "Start": ("up", "demo"),
-    "Objects": ("put", "get", "cat", "ls", "stat", "rm", "replicate", "pin"),
+    "Objects": ("put", "get", "cat", "ls", "stat", "explain", "rm", "replicate", "pin"),
     "Processes": ("master", "server"),
     "Operate": (
         "status", "top", "ready", "bench", "doctor", "config", "completion", "help", "version",

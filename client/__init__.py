@@ -6,9 +6,13 @@ from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.prefix import prefix_keys
 from mooncake_store.client.results import (
     Counters,
+    Explanation,
+    Fate,
     Listed,
     Member,
     ObjectStat,
+    OpenPut,
+    ReplicaPlace,
     ReplicaStat,
     Statistics,
 )
@@ -19,10 +23,14 @@ __all__ = [
     "Client",
     "ClientConfig",
     "Counters",
+    "Explanation",
+    "Fate",
     "Listed",
     "Member",
     "ObjectStat",
+    "OpenPut",
     "PrefixMatch",
+    "ReplicaPlace",
     "ReplicaStat",
     "Statistics",
     "View",

@@ -20,7 +20,7 @@ from mooncake_store.client.core import (
     pin_deadline_ms,
 )
 from mooncake_store.client.native import lib
-from mooncake_store.client.results import Counters, Listed, Member, ObjectStat
+from mooncake_store.client.results import Counters, Explanation, Listed, Member, ObjectStat
 from mooncake_store.errors import (
     ClosedError,
     RequestError,
@@ -404,6 +404,12 @@ class AsyncClient:
         from mooncake_store.client import steps
 
         return await self._carry_out(steps.stat(key, self._hash), timeout_s)
+
+    async def explain(self, key: str, *, timeout_s: float | None = None) -> Explanation:
+        """As `Client.explain`."""
+        from mooncake_store.client import steps
+
+        return await self._carry_out(steps.explain(key, self._hash), timeout_s)
 
     async def list(
         self,

@@ -23,7 +23,14 @@ from mooncake_store.client.core import (
     pin_deadline_ms,
 )
 from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
-from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, Statistics
+from mooncake_store.client.results import (
+    Counters,
+    Explanation,
+    Listed,
+    Member,
+    ObjectStat,
+    Statistics,
+)
 from mooncake_store.client.view import View
 from mooncake_store.errors import (
     BufferTooSmallError,
@@ -681,6 +688,21 @@ class Client:
         from mooncake_store.client import steps
 
         return self._carry_out(steps.stat(key, self._hash), timeout_s)
+
+    def explain(self, key: str, *, timeout_s: float | None = None) -> Explanation:
+        """Return where an object is, or when and why it went; it counts as no use of the object.
+
+        The master that leads keeps the last ends of objects, not those before it led.
+
+        Example:
+            >>> _ = store.put("gone", b"bytes")
+            >>> _ = store.remove("gone")
+            >>> store.explain("gone").fates[0].kind
+            'removed'
+        """
+        from mooncake_store.client import steps
+
+        return self._carry_out(steps.explain(key, self._hash), timeout_s)
 
     def list(
         self,

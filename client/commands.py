@@ -9,18 +9,32 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Generic, TypeVar
 
 from mooncake_store.client.core import encode_key
-from mooncake_store.client.results import Counters, Listed, Member, ObjectStat, ReplicaStat
+from mooncake_store.client.results import (
+    Counters,
+    Explanation,
+    Fate,
+    Listed,
+    Member,
+    ObjectStat,
+    OpenPut,
+    ReplicaPlace,
+    ReplicaStat,
+)
 from mooncake_store.errors import RequestError
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import (
     AnnotateField,
+    ExplainFlag,
+    FateKind,
     FrameFlag,
     MemberState,
     Method,
     ObjectFlag,
+    Policy,
     ReplicaState,
     Tier,
 )
@@ -31,6 +45,7 @@ __all__ = [
     "change_replica",
     "counters",
     "events",
+    "explain",
     "list_step",
     "members",
     "remove_matching_step",
@@ -73,28 +88,96 @@ def _replicas(location: frames.Location, names: dict[int, str]) -> tuple[Replica
     )
 
 
+def _stat(key: str, answer: frames.StatAnswer, names: dict[int, str]) -> ObjectStat:
+    location = answer.location
+    return ObjectStat(
+        key=key,
+        size_bytes=location.size,
+        version=location.version,
+        replicas=_replicas(location, names),
+        age_s=answer.age_ms / 1000,
+        idle_s=answer.idle_ms / 1000,
+        ttl_s=_ttl_s(answer.ttl_ms),
+        pin_count=answer.pin_count,
+        use_count=answer.use_count,
+        is_hard_pinned=bool(location.flags & ObjectFlag.HARD_PIN),
+        is_soft_pinned=bool(location.flags & ObjectFlag.SOFT_PIN),
+        checksum=location.checksum if location.flags & ObjectFlag.HAS_CHECKSUM else None,
+    )
+
+
 def stat(key: str, hash_of: HashOf, names: dict[int, str]) -> Command[ObjectStat]:
     """What the master knows of `key`; `names` are those of the servers by number."""
 
     def decode(body: bytes) -> ObjectStat:
-        answer = frames.StatAnswer.decode(body)
-        location = answer.location
-        return ObjectStat(
-            key=key,
-            size_bytes=location.size,
-            version=location.version,
-            replicas=_replicas(location, names),
-            age_s=answer.age_ms / 1000,
-            idle_s=answer.idle_ms / 1000,
-            ttl_s=_ttl_s(answer.ttl_ms),
-            pin_count=answer.pin_count,
-            use_count=answer.use_count,
-            is_hard_pinned=bool(location.flags & ObjectFlag.HARD_PIN),
-            is_soft_pinned=bool(location.flags & ObjectFlag.SOFT_PIN),
-            checksum=location.checksum if location.flags & ObjectFlag.HAS_CHECKSUM else None,
-        )
+        return _stat(key, frames.StatAnswer.decode(body), names)
 
     return Command(Method.STAT, _key_item(key, hash_of).encode(), decode, key=key)
+
+
+def _word(words: type[IntEnum], number: int) -> str:
+    """A number's name; a newer master may use numbers that this side has no word for."""
+    try:
+        return words(number).name.lower()
+    except ValueError:
+        return f"{words.__name__.lower()}_{number}"
+
+
+def explain(key: str, hash_of: HashOf, members: Sequence[Member]) -> Command[Explanation]:
+    """Where `key` is, or what has become of it; `members` name the servers."""
+    names = {member.server: member.name for member in members}
+    states = {member.server: member.state for member in members}
+
+    def place(replica: frames.Replica) -> ReplicaPlace:
+        return ReplicaPlace(
+            node=names.get(replica.server, f"server {replica.server}"),
+            node_state=states.get(replica.server, "gone"),
+            tier=Tier(replica.tier).name.lower(),
+            segment=replica.segment,
+            extents=tuple((extent.page, extent.page_count) for extent in replica.extents),
+            is_complete=replica.state == ReplicaState.COMPLETE,
+        )
+
+    def fate(item: frames.Fate) -> Fate:
+        server = item.server - 1
+        return Fate(
+            kind=_word(FateKind, item.kind),
+            version=item.version or None,
+            size_bytes=item.size,
+            age_s=item.age_ms / 1000,
+            session=item.session or None,
+            session_name=item.name.decode(errors="replace"),
+            bytes_wanted=item.bytes_wanted,
+            node=names.get(server, f"server {server}") if item.server else None,
+        )
+
+    def decode(body: bytes) -> Explanation:
+        answer = frames.ExplainAnswer.decode(body)
+        found = answer.stat
+        has_parent = found is not None and found.parent != frames.NO_HASH
+        return Explanation(
+            key=key,
+            stat=None if found is None else _stat(key, found, names),
+            places=() if found is None else tuple(map(place, found.location.replicas)),
+            group=0 if found is None else found.group,
+            parent_hash=found.parent if found is not None and has_parent else None,
+            child_count=answer.child_count,
+            open_put=OpenPut(
+                version=answer.put_version or None,
+                size_bytes=answer.put_size,
+                session=answer.put_session,
+                session_name=answer.put_name.decode(errors="replace"),
+                deadline_s=answer.put_deadline_ms / 1000,
+            )
+            if answer.flags & ExplainFlag.PUTTING
+            else None,
+            fates=tuple(map(fate, answer.fates)),
+            leading_s=answer.leading_ms / 1000,
+            history_s=answer.history_ms / 1000,
+            policy=_word(Policy, answer.policy),
+        )
+
+    return Command(Method.EXPLAIN, _key_item(key, hash_of).encode(), decode, key=key)
 
 
 def annotate(

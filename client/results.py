@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Counters", "Listed", "Member", "ObjectStat", "ReplicaStat", "Statistics"]
+__all__ = [
+    "Counters",
+    "Explanation",
+    "Fate",
+    "Listed",
+    "Member",
+    "ObjectStat",
+    "OpenPut",
+    "ReplicaPlace",
+    "ReplicaStat",
+    "Statistics",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,96 @@ class ObjectStat:
     is_hard_pinned: bool
     is_soft_pinned: bool
     checksum: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlace:
+    """Where one copy of an object lies.
+
+    Attributes:
+        node_state: Of its store server: `joining`, `ready`, `draining` or `gone`.
+        extents: First page and number of pages of each piece, in the order of the bytes.
+    """
+
+    node: str
+    node_state: str
+    tier: str
+    segment: int
+    extents: tuple[tuple[int, int], ...]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPut:
+    """A put that has begun and not ended.
+
+    Attributes:
+        version: None: it waits for room.
+        session_name: As the putting client calls itself; empty when it is not known any more.
+        deadline_s: What is left; then its session ends.
+    """
+
+    version: int | None
+    size_bytes: int
+    session: int
+    session_name: str
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How an object, or a put of it, ended.
+
+    Attributes:
+        kind: `evicted_for_put`, `evicted_at_watermark`, `evicted_for_copy`, `expired`, `removed`,
+            `replaced`, `outranked`, `node_lost`, `not_kept`, `struck`, `condemned`,
+            `put_session_ended`, `put_deadline`, `put_revoked`, `put_no_space`,
+            `put_node_restarted`; docs/protocol.md tells what each means.
+        version: None: of a put that was never granted.
+        age_s: Since then.
+        session: Who did it, or for whom it was done; None: nobody.
+        session_name: As that client calls itself; empty when it is not known any more.
+        bytes_wanted: Of the put that needed room or took its place; see docs/protocol.md.
+        node: The store server of its first replica.
+    """
+
+    kind: str
+    version: int | None
+    size_bytes: int
+    age_s: float
+    session: int | None
+    session_name: str
+    bytes_wanted: int
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where an object is, or when and why it went.
+
+    Attributes:
+        stat: None: it is not stored.
+        places: Of its replicas.
+        parent_hash: Of the key that it was put as a child of, 16 bytes; None: of none.
+        child_count: Stored objects whose parent it is.
+        open_put: A put of that key that is under way.
+        fates: How it and earlier objects of that key ended, newest first; at most 16.
+        leading_s: Since the master leads: of what was before, it knows nothing.
+        history_s: Nothing that happened within this is missing.
+        policy: Of eviction.
+    """
+
+    key: str
+    stat: ObjectStat | None
+    places: tuple[ReplicaPlace, ...]
+    group: int
+    parent_hash: bytes | None
+    child_count: int
+    open_put: OpenPut | None
+    fates: tuple[Fate, ...]
+    leading_s: float
+    history_s: float
+    policy: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,19 @@ from typing import Any, TypeAlias, TypeVar
 from mooncake_store.client import commands, tensors
 from mooncake_store.client.commands import Command, HashOf
 from mooncake_store.client.core import Operation
-from mooncake_store.client.results import Listed, ObjectStat
+from mooncake_store.client.results import Explanation, Listed, ObjectStat
 from mooncake_store.errors import BufferTooSmallError, ObjectNotFoundError
 
-__all__ = ["Listing", "Read", "Steps", "get_tensor", "get_tensor_into", "remove_matching", "stat"]
+__all__ = [
+    "Listing",
+    "Read",
+    "Steps",
+    "explain",
+    "get_tensor",
+    "get_tensor_into",
+    "remove_matching",
+    "stat",
+]
 
 Result = TypeVar("Result")
 Steps: TypeAlias = "Generator[Command[Any] | Read, Any, Result]"
@@ -41,6 +50,13 @@ def stat(key: str, hash_of: HashOf) -> Steps[ObjectStat | None]:
     except ObjectNotFoundError:
         return None
     return found
+
+
+def explain(key: str, hash_of: HashOf) -> Steps[Explanation]:
+    """Where an object is or what has become of it, with its servers' names."""
+    members = yield commands.members()
+    explanation: Explanation = yield commands.explain(key, hash_of, members)
+    return explanation
 
 
 def remove_matching(prefix: str, regex: str | None, *, force: bool) -> Steps[int]:

@@ -98,6 +98,12 @@ class MasterConfig:
         minimum=1,
         maximum=2**24,
     )
+    fates_max: int = setting(
+        65_536,
+        "ends of objects kept for `explain`: evicted, expired, removed, ... (64 B each)",
+        minimum=0,
+        maximum=2**20,
+    )
     puts_open_max: int = setting(
         2**20, "puts begun and not ended, of all clients together", minimum=1, maximum=2**24
     )

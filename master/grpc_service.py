@@ -32,9 +32,11 @@ from mooncake_store.protocol import frames, master_pb2, master_pb2_grpc, types_p
 from mooncake_store.protocol.codec import Body
 from mooncake_store.protocol.methods import (
     AnnotateField,
+    ExplainFlag,
     FrameFlag,
     Method,
     ObjectFlag,
+    Policy,
     PutFlag,
     Role,
 )
@@ -502,15 +504,26 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
                 Method.STAT,
                 lambda session: _key_item(session, request.key),
             )
-            return master_pb2.StatResponse(
-                location=_location(answer.location),
-                age_ms=answer.age_ms,
-                idle_ms=answer.idle_ms,
-                ttl_ms=answer.ttl_ms,
-                pin_count=answer.pin_count,
-                use_count=answer.use_count,
-                group=answer.group,
-                parent_hash=b"" if answer.parent == frames.NO_HASH else answer.parent,
+            return _stat(answer)
+
+    async def Explain(
+        self, request: master_pb2.ExplainRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> master_pb2.ExplainResponse:
+        async with failures(context):
+            answer = await self._call(
+                context,
+                request.session,
+                Method.EXPLAIN,
+                lambda session: _key_item(session, request.key),
+            )
+            return master_pb2.ExplainResponse(
+                stat=None if answer.stat is None else _stat(answer.stat),
+                open_put=_open_put(answer) if answer.flags & ExplainFlag.PUTTING else None,
+                fates=[_fate(item) for item in answer.fates],
+                leading_ms=answer.leading_ms,
+                history_ms=answer.history_ms,
+                child_count=answer.child_count,
+                policy=Policy(answer.policy).name.lower(),
             )
 
     async def Members(
@@ -719,6 +732,42 @@ def _member(info: frames.ServerInfo) -> master_pb2.Member:
             )
             for segment in info.segments
         ],
+    )
+
+
+def _stat(answer: frames.StatAnswer) -> master_pb2.StatResponse:
+    return master_pb2.StatResponse(
+        location=_location(answer.location),
+        age_ms=answer.age_ms,
+        idle_ms=answer.idle_ms,
+        ttl_ms=answer.ttl_ms,
+        pin_count=answer.pin_count,
+        use_count=answer.use_count,
+        group=answer.group,
+        parent_hash=b"" if answer.parent == frames.NO_HASH else answer.parent,
+    )
+
+
+def _open_put(answer: frames.ExplainAnswer) -> master_pb2.OpenPut:
+    return master_pb2.OpenPut(
+        version=answer.put_version,
+        size_bytes=answer.put_size,
+        session=answer.put_session,
+        session_name=answer.put_name.decode(errors="replace"),
+        deadline_ms=answer.put_deadline_ms,
+    )
+
+
+def _fate(item: frames.Fate) -> master_pb2.Fate:
+    return master_pb2.Fate(
+        kind=item.kind,  # type: ignore[arg-type]
+        version=item.version,
+        size_bytes=item.size,
+        age_ms=item.age_ms,
+        session=item.session,
+        session_name=item.name.decode(errors="replace"),
+        bytes_wanted=item.bytes_wanted,
+        server=item.server - 1 if item.server else None,
     )
 
 

@@ -130,6 +130,7 @@ class MasterService:
             "evict_below_permille",
             "soft_pin_ms",
             "events_max",
+            "fates_max",
             "puts_open_max",
             "sessions_max",
             "connections_max",

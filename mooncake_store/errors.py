@@ -203,7 +203,7 @@ class ObjectNotFoundError(ObjectError):
     """There is no object under that key, or it has just left."""
 
     code = "MS-1001"
-    hint = "it was never stored, or evicted or removed; `mooncake-store ls` lists what is there"
+    hint = "never stored, evicted or removed: `mooncake-store explain KEY` tells when and why"
 
 
 class ObjectExistsError(ObjectError):

@@ -34,6 +34,7 @@ typedef struct ma_config {
     uint32_t evict_below_permille; /* ... and stops below this */
     uint32_t soft_pin_ms;          /* a soft-pinned object is spared while used within this */
     uint32_t events_max;           /* events kept for subscribers */
+    uint32_t fates_max;            /* ends of objects kept for EXPLAIN, 64 bytes each */
     uint32_t puts_open_max;        /* puts begun and not ended, of all clients */
     uint32_t sessions_max;         /* clients at a time */
     uint32_t connections_max;      /* of clients, tools and servers together */

@@ -40,6 +40,7 @@ typedef struct md_config {
     uint32_t
         soft_pin_ms; /* a soft-pinned object is spared while used within this; default 1,800,000 */
     uint32_t events_max;    /* ring of events; default 65,536 */
+    uint32_t fates_max;     /* ring of how objects ended, 64 bytes each; default 65,536 */
     uint32_t puts_open_max; /* default 1,048,576 */
     uint64_t placement_seed;
 } md_config;
@@ -149,9 +150,9 @@ uint64_t md_put_reply(const md_core *core, uint64_t version);
 ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_item *item,
                      uint64_t waiter);
 ms_status md_revoke(md_core *core, md_now now, uint64_t session, const ms_end_item *item);
-/* PENDING until all holders have CLEARED; NOT_FOUND; PINNED without force. */
-ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
-                    size_t key_length, bool force, uint64_t waiter);
+/* PENDING until all holders have CLEARED; NOT_FOUND; PINNED without force.  session: who removes, for md_explain. */
+ms_status md_remove(md_core *core, md_now now, uint32_t tenant, uint64_t session, ms_hash hash,
+                    const uint8_t *key, size_t key_length, bool force, uint64_t waiter);
 ms_status md_annotate(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
                       size_t key_length, const ms_annotate *annotate, uint64_t waiter);
 ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash hash,
@@ -162,6 +163,15 @@ ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash 
 ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out);
 ms_status md_stat(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
                   size_t key_length, ms_writer *out);
+
+/* What there is of a key and what has become of it, newest first.  No use of the object; a search through all fates
+ * that are kept. */
+typedef struct md_explanation {
+    ms_explain head;
+    ms_fate fates[MS_FATES_MAX];
+} md_explanation;
+ms_status md_explain(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
+                     size_t key_length, md_explanation *out);
 
 /* Objects of a tenant for which match says so, in steps; every object that exists throughout is seen at
  * least once.  Writes ms_list_item + key; *cursor 0 = the end.  Visits at most `visit_max` records. */

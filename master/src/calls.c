@@ -162,6 +162,42 @@ void ma_call_stat(ma_call *call) {
         ma_done(call);
 }
 
+static void write_session_name(ma_master *master, uint64_t session) {
+    const char *name = ma_session_name_of(master, session);
+    ms_writer_string(&master->answer, name, (uint32_t)strlen(name));
+}
+
+void ma_call_explain(ma_call *call) {
+    ms_reader reader = ms_reader_of(call->request->body, call->request->header->body_length);
+    ms_key_item_view item;
+    if (!ms_reader_key_item(&reader, &item) || !ms_reader_is_done(&reader)) {
+        ma_fail_bad_frame(call);
+        return;
+    }
+    ma_master *master = call->master;
+    const uint8_t *key = (const uint8_t *)item.key;
+    uint32_t tenant = call->session->tenant;
+    md_explanation found;
+    ms_status status = md_explain(master->core, master->now, tenant, item.head.hash, key,
+                                  item.head.key_length, &found);
+    if (status == MS_OK) {
+        MS_WRITER_STRUCT(&master->answer, &found.head);
+        write_session_name(master, found.head.put_session);
+        if ((found.head.flags & MS_EXPLAIN_STORED) != 0)
+            status = md_stat(master->core, master->now, tenant, item.head.hash, key,
+                             item.head.key_length, &master->answer);
+    }
+    if (status != MS_OK) {
+        ma_fail(call, status, "this key cannot be explained: %s", ms_status_name(status));
+        return;
+    }
+    for (uint32_t i = 0; i < found.head.fate_count; i++) {
+        MS_WRITER_STRUCT(&master->answer, &found.fates[i]);
+        write_session_name(master, found.fates[i].session);
+    }
+    ma_done(call);
+}
+
 static bool has_body(ma_call *call) {
     if (call->request->header->body_length == 0)
         return false;

@@ -144,8 +144,8 @@ int64_t md_bench_remove(md_bench *bench, uint64_t first, uint64_t step, uint64_t
     for (uint64_t i = 0; i < count; i++) {
         char key[KEY_BYTES + 1];
         ms_hash hash = make_key(bench, first + i * step, key);
-        ms_status status = md_remove(bench->core, bench->now, tenant, hash, (const uint8_t *)key,
-                                     KEY_BYTES, false, ++bench->number);
+        ms_status status = md_remove(bench->core, bench->now, tenant, bench->session, hash,
+                                     (const uint8_t *)key, KEY_BYTES, false, ++bench->number);
         serve(bench);
         if (status != MS_OK && status != MS_PENDING) {
             return -(int64_t)status;

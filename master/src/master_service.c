@@ -79,6 +79,7 @@ static const method methods[] = {
     [MS_EVENTS] = {ma_call_events, ANY_RIGHT},
     [MS_KEEPALIVE] = {ma_call_keepalive, ANY_RIGHT},
     [MS_CLOSE_SESSION] = {ma_call_close_session, ANY_RIGHT},
+    [MS_EXPLAIN] = {ma_call_explain, NEEDS_INDEX},
 };
 
 /* Says in the call why this method is not for this connection; false: it is. */
@@ -370,6 +371,7 @@ void ma_config_default(ma_config *config) {
         .evict_below_permille = 920,
         .soft_pin_ms = 1800000,
         .events_max = 65536,
+        .fates_max = 65536,
         .puts_open_max = 1u << 20,
         .sessions_max = 65536,
         .connections_max = 16384,
@@ -411,6 +413,7 @@ static ms_status open_core(ma_master *master) {
     core.evict_below_permille = config->evict_below_permille;
     core.soft_pin_ms = config->soft_pin_ms;
     core.events_max = config->events_max;
+    core.fates_max = config->fates_max;
     core.puts_open_max = config->puts_open_max;
     core.placement_seed = config->placement_seed;
     return md_open(&core, &master->core);

@@ -296,13 +296,14 @@ static const struct {
     {MS_EVENTS, "events"},
     {MS_KEEPALIVE, "keepalive"},
     {MS_CLOSE_SESSION, "close_session"},
+    {MS_EXPLAIN, "explain"},
 };
 
-_Static_assert(MS_CLOSE_SESSION - MS_EXISTS_KEYS + 1 == MA_OPS,
+_Static_assert(MS_EXPLAIN - MS_EXISTS_KEYS + 1 == MA_OPS,
                "ops are the methods of clients, in order");
 
 int ma_op_index(uint16_t method) {
-    return method >= MS_EXISTS_KEYS && method <= MS_CLOSE_SESSION ? method - MS_EXISTS_KEYS : -1;
+    return method >= MS_EXISTS_KEYS && method <= MS_EXPLAIN ? method - MS_EXISTS_KEYS : -1;
 }
 
 /* 20 bounds from 10 us to 60 s, each about 2.3 times the one before. */

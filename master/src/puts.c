@@ -169,8 +169,8 @@ void ma_call_remove(ma_call *call) {
         ms_reader_key_item(&reader, &item);
         batch->items[i] = (ma_item){.hash = item.head.hash};
         ma_batch_set(batch, i,
-                     md_remove(master->core, master->now, call->session->tenant, item.head.hash,
-                               (const uint8_t *)item.key, item.head.key_length,
+                     md_remove(master->core, master->now, call->session->tenant, call->session->id,
+                               item.head.hash, (const uint8_t *)item.key, item.head.key_length,
                                (item.head.flags & MS_FLAG_FORCE) != 0, ma_batch_waiter(batch, i)));
     }
     ma_batch_settle(call, batch);
@@ -220,8 +220,8 @@ void ma_call_remove_matching(ma_call *call) {
                                    call->session->tenant_length, item.key, item.head.key_length);
         batch->items[i] = (ma_item){.hash = hash};
         ma_batch_set(batch, i,
-                     md_remove(master->core, master->now, call->session->tenant, hash,
-                               (const uint8_t *)item.key, item.head.key_length,
+                     md_remove(master->core, master->now, call->session->tenant, call->session->id,
+                               hash, (const uint8_t *)item.key, item.head.key_length,
                                (list.head.flags & MS_FLAG_FORCE) != 0, ma_batch_waiter(batch, i)));
     }
     ma_batch_settle(call, batch);

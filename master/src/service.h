@@ -32,7 +32,7 @@
 #include "te.h"
 
 #define MA_SENTENCE_BYTES 512
-#define MA_OPS 20
+#define MA_OPS 21
 #define MA_OP_BUCKETS 20
 #define MA_ASKERS_MAX 4u          /* of one parked batch: the first and its repeats */
 #define MA_BATCHES_MAX (1u << 18) /* parked at a time */
@@ -91,6 +91,13 @@ struct ma_session {
     ma_dedupe dedupe;
     ma_session *next; /* in its bucket */
 };
+
+/* Names of the last sessions, for those who ask what one has done when it has ended. */
+#define MA_SESSION_NAMES 4096u
+typedef struct ma_session_name {
+    uint64_t id;
+    char name[56]; /* what does not fit is cut off */
+} ma_session_name;
 
 /* ---- pending batches -------------------------------------------------------------------------- */
 typedef enum {
@@ -229,6 +236,7 @@ struct ma_master {
 
     ma_session **session_buckets; /* chained, as many as a power of two >= sessions */
     uint32_t session_bucket_count;
+    ma_session_name session_names[MA_SESSION_NAMES]; /* by number; ids are given in order */
 
     ma_member **members; /* by server number; NULL: none */
     uint32_t member_capacity;
@@ -308,6 +316,7 @@ void ma_call_pin(ma_call *call);
 void ma_call_unpin(ma_call *call);
 void ma_call_list(ma_call *call);
 void ma_call_stat(ma_call *call);
+void ma_call_explain(ma_call *call);
 void ma_call_members(ma_call *call);
 void ma_call_status(ma_call *call);
 void ma_call_events(ma_call *call);
@@ -379,6 +388,8 @@ void ma_dedupe_close(ma_dedupe *dedupe);
 bool ma_number_begin(ma_call *call, const ms_batch *head);
 
 /* ---- sessions.c --------------------------------------------------------------------------------- */
+/* Of one of the last MA_SESSION_NAMES sessions, also of one that has ended; else "". */
+const char *ma_session_name_of(const ma_master *master, uint64_t id);
 ms_status ma_session_begin(ma_master *master, ma_connection *connection, const ms_hello_view *hello,
                            char *error);
 ma_session *ma_session_find(ma_master *master, uint64_t id);

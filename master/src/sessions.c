@@ -60,6 +60,17 @@ static ms_status resume(ma_master *master, ma_connection *connection, const ms_h
     return MS_OK;
 }
 
+static void keep_name(ma_master *master, uint64_t id, ms_text name) {
+    ma_session_name *kept = &master->session_names[id % MA_SESSION_NAMES];
+    kept->id = id;
+    ma_printable(name.data, name.length, kept->name, sizeof kept->name);
+}
+
+const char *ma_session_name_of(const ma_master *master, uint64_t id) {
+    const ma_session_name *kept = &master->session_names[id % MA_SESSION_NAMES];
+    return id != 0 && kept->id == id ? kept->name : "";
+}
+
 ms_status ma_session_begin(ma_master *master, ma_connection *connection, const ms_hello_view *hello,
                            char *error) {
     if (hello->head.session != 0)
@@ -80,6 +91,7 @@ ms_status ma_session_begin(ma_master *master, ma_connection *connection, const m
         return status;
     }
     session->tenant = md_session_tenant(master->core, session->id);
+    keep_name(master, session->id, hello->name);
     session->tenant_length = (uint8_t)hello->tenant.length;
     memcpy(session->tenant_name, hello->tenant.data, hello->tenant.length);
     session->kept_ms = master->now.now_ms;

@@ -7,6 +7,26 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class FateKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FATE_KIND_UNSPECIFIED: _ClassVar[FateKind]
+    FATE_KIND_EVICTED_FOR_PUT: _ClassVar[FateKind]
+    FATE_KIND_EVICTED_AT_WATERMARK: _ClassVar[FateKind]
+    FATE_KIND_EVICTED_FOR_COPY: _ClassVar[FateKind]
+    FATE_KIND_EXPIRED: _ClassVar[FateKind]
+    FATE_KIND_REMOVED: _ClassVar[FateKind]
+    FATE_KIND_REPLACED: _ClassVar[FateKind]
+    FATE_KIND_OUTRANKED: _ClassVar[FateKind]
+    FATE_KIND_NODE_LOST: _ClassVar[FateKind]
+    FATE_KIND_NOT_KEPT: _ClassVar[FateKind]
+    FATE_KIND_STRUCK: _ClassVar[FateKind]
+    FATE_KIND_CONDEMNED: _ClassVar[FateKind]
+    FATE_KIND_PUT_SESSION_ENDED: _ClassVar[FateKind]
+    FATE_KIND_PUT_DEADLINE: _ClassVar[FateKind]
+    FATE_KIND_PUT_REVOKED: _ClassVar[FateKind]
+    FATE_KIND_PUT_NO_SPACE: _ClassVar[FateKind]
+    FATE_KIND_PUT_NODE_RESTARTED: _ClassVar[FateKind]
+
 class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MEMBER_STATE_JOINING: _ClassVar[MemberState]
@@ -26,6 +46,23 @@ class EventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVENT_KIND_SERVER_JOINED: _ClassVar[EventKind]
     EVENT_KIND_SERVER_LOST: _ClassVar[EventKind]
     EVENT_KIND_LOST: _ClassVar[EventKind]
+FATE_KIND_UNSPECIFIED: FateKind
+FATE_KIND_EVICTED_FOR_PUT: FateKind
+FATE_KIND_EVICTED_AT_WATERMARK: FateKind
+FATE_KIND_EVICTED_FOR_COPY: FateKind
+FATE_KIND_EXPIRED: FateKind
+FATE_KIND_REMOVED: FateKind
+FATE_KIND_REPLACED: FateKind
+FATE_KIND_OUTRANKED: FateKind
+FATE_KIND_NODE_LOST: FateKind
+FATE_KIND_NOT_KEPT: FateKind
+FATE_KIND_STRUCK: FateKind
+FATE_KIND_CONDEMNED: FateKind
+FATE_KIND_PUT_SESSION_ENDED: FateKind
+FATE_KIND_PUT_DEADLINE: FateKind
+FATE_KIND_PUT_REVOKED: FateKind
+FATE_KIND_PUT_NO_SPACE: FateKind
+FATE_KIND_PUT_NODE_RESTARTED: FateKind
 MEMBER_STATE_JOINING: MemberState
 MEMBER_STATE_READY: MemberState
 MEMBER_STATE_DRAINING: MemberState
@@ -414,6 +451,66 @@ class StatResponse(_message.Message):
     group: int
     parent_hash: bytes
     def __init__(self, location: _Optional[_Union[_types_pb2.Location, _Mapping]] = ..., age_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., pin_count: _Optional[int] = ..., use_count: _Optional[int] = ..., group: _Optional[int] = ..., parent_hash: _Optional[bytes] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("session", "key")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    key: str
+    def __init__(self, session: _Optional[int] = ..., key: _Optional[str] = ...) -> None: ...
+
+class Fate(_message.Message):
+    __slots__ = ("kind", "version", "size_bytes", "age_ms", "session", "session_name", "bytes_wanted", "server")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
+    BYTES_WANTED_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    kind: FateKind
+    version: int
+    size_bytes: int
+    age_ms: int
+    session: int
+    session_name: str
+    bytes_wanted: int
+    server: int
+    def __init__(self, kind: _Optional[_Union[FateKind, str]] = ..., version: _Optional[int] = ..., size_bytes: _Optional[int] = ..., age_ms: _Optional[int] = ..., session: _Optional[int] = ..., session_name: _Optional[str] = ..., bytes_wanted: _Optional[int] = ..., server: _Optional[int] = ...) -> None: ...
+
+class OpenPut(_message.Message):
+    __slots__ = ("version", "size_bytes", "session", "session_name", "deadline_ms")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    size_bytes: int
+    session: int
+    session_name: str
+    deadline_ms: int
+    def __init__(self, version: _Optional[int] = ..., size_bytes: _Optional[int] = ..., session: _Optional[int] = ..., session_name: _Optional[str] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("stat", "open_put", "fates", "leading_ms", "history_ms", "child_count", "policy")
+    STAT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_PUT_FIELD_NUMBER: _ClassVar[int]
+    FATES_FIELD_NUMBER: _ClassVar[int]
+    LEADING_MS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_MS_FIELD_NUMBER: _ClassVar[int]
+    CHILD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    stat: StatResponse
+    open_put: OpenPut
+    fates: _containers.RepeatedCompositeFieldContainer[Fate]
+    leading_ms: int
+    history_ms: int
+    child_count: int
+    policy: str
+    def __init__(self, stat: _Optional[_Union[StatResponse, _Mapping]] = ..., open_put: _Optional[_Union[OpenPut, _Mapping]] = ..., fates: _Optional[_Iterable[_Union[Fate, _Mapping]]] = ..., leading_ms: _Optional[int] = ..., history_ms: _Optional[int] = ..., child_count: _Optional[int] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class MembersRequest(_message.Message):
     __slots__ = ()

@@ -124,6 +124,11 @@ class MasterStub(object):
                 request_serializer=mooncake__store_dot_protocol_dot_master__pb2.StatRequest.SerializeToString,
                 response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.StatResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/mooncake_store.v1.Master/Explain',
+                request_serializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainResponse.FromString,
+                _registered_method=True)
         self.Members = channel.unary_unary(
                 '/mooncake_store.v1.Master/Members',
                 request_serializer=mooncake__store_dot_protocol_dot_master__pb2.MembersRequest.SerializeToString,
@@ -270,6 +275,13 @@ class MasterServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Says where an object is, or when and why it went. Of a key of which nothing is known, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Members(self, request, context):
         """Names the store servers.
         """
@@ -384,6 +396,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Stat,
                     request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.StatRequest.FromString,
                     response_serializer=mooncake__store_dot_protocol_dot_master__pb2.StatResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainRequest.FromString,
+                    response_serializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainResponse.SerializeToString,
             ),
             'Members': grpc.unary_unary_rpc_method_handler(
                     servicer.Members,
@@ -887,6 +904,33 @@ class Master(object):
             '/mooncake_store.v1.Master/Stat',
             mooncake__store_dot_protocol_dot_master__pb2.StatRequest.SerializeToString,
             mooncake__store_dot_protocol_dot_master__pb2.StatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mooncake_store.v1.Master/Explain',
+            mooncake__store_dot_protocol_dot_master__pb2.ExplainRequest.SerializeToString,
+            mooncake__store_dot_protocol_dot_master__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,

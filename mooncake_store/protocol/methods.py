@@ -7,12 +7,15 @@ from enum import IntEnum, IntFlag
 __all__ = [
     "AnnotateField",
     "EventKind",
+    "ExplainFlag",
+    "FateKind",
     "FrameFlag",
     "InventoryState",
     "Kind",
     "MemberState",
     "Method",
     "ObjectFlag",
+    "Policy",
     "PutFlag",
     "ReplicaState",
     "Right",
@@ -64,6 +67,7 @@ class Method(IntEnum):
     EVENTS = 0x31
     KEEPALIVE = 0x32
     CLOSE_SESSION = 0x33
+    EXPLAIN = 0x34
     # master and store server
     ADOPT = 0x40
     INVENTORY = 0x41
@@ -155,6 +159,44 @@ class AnnotateField(IntFlag):
     HARD_PIN = 1
     SOFT_PIN = 2
     TTL = 4
+
+
+class Policy(IntEnum):
+    """Who leaves first when room is needed."""
+
+    LRU = 0
+    LFU = 1
+    LENGTH_AWARE = 2
+    SIEVE = 3
+
+
+class ExplainFlag(IntFlag):
+    """What there is of a key that EXPLAIN was asked about."""
+
+    STORED = 1 << 0
+    PUTTING = 1 << 1
+    PARKED = 1 << 2
+
+
+class FateKind(IntEnum):
+    """How an object, or a put of it, ended."""
+
+    EVICTED_FOR_PUT = 1
+    EVICTED_AT_WATERMARK = 2
+    EVICTED_FOR_COPY = 3
+    EXPIRED = 4
+    REMOVED = 5
+    REPLACED = 6
+    OUTRANKED = 7
+    NODE_LOST = 8
+    NOT_KEPT = 9
+    STRUCK = 10
+    CONDEMNED = 11
+    PUT_SESSION_ENDED = 12
+    PUT_DEADLINE = 13
+    PUT_REVOKED = 14
+    PUT_NO_SPACE = 15
+    PUT_NODE_RESTARTED = 16
 
 
 class EventKind(IntEnum):

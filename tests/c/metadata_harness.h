@@ -252,8 +252,8 @@ static inline ms_status harness_lookup(harness *h, const char *key, ms_location_
 }
 
 static inline ms_status harness_remove(harness *h, const char *key, bool force, uint64_t waiter) {
-    ms_status status = md_remove(h->core, h->now, 0, harness_hash(h, key), (const uint8_t *)key,
-                                 strlen(key), force, waiter);
+    ms_status status = md_remove(h->core, h->now, 0, h->session, harness_hash(h, key),
+                                 (const uint8_t *)key, strlen(key), force, waiter);
     harness_drain(h);
     return status;
 }

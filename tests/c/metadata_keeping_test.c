@@ -275,10 +275,10 @@ static void mistakes_are_refused(void) {
     item.replica_count = 200;
     EXPECT(harness_start_item(h, "a", &item, 1, &grant) == MS_BAD_REQUEST);
     EXPECT(harness_put(h, "a", 0) == MS_OK && pages_free(0) == 9); /* nothing owns a page too */
-    EXPECT(md_remove(h->core, h->now, 0, harness_hash(h, "a"), (const uint8_t *)"b", 1, false, 1) ==
-           MS_BAD_REQUEST);
-    EXPECT(md_remove(h->core, h->now, 1, harness_hash(h, "a"), (const uint8_t *)"a", 1, false, 1) ==
-           MS_BAD_REQUEST);
+    EXPECT(md_remove(h->core, h->now, 0, 0, harness_hash(h, "a"), (const uint8_t *)"b", 1, false,
+                     1) == MS_BAD_REQUEST);
+    EXPECT(md_remove(h->core, h->now, 1, 0, harness_hash(h, "a"), (const uint8_t *)"a", 1, false,
+                     1) == MS_BAD_REQUEST);
     ms_server_info info = {.incarnation = 1, .segment_count = 1};
     ms_segment_info segment = {.segment = 3, .page_count = 10, .page_count_ready = 10};
     uint32_t server;

@@ -162,6 +162,24 @@ static void walk_regions(ms_reader *reader) {
     }
 }
 
+static void walk_explain_answer(ms_reader *reader) {
+    ms_explain head;
+    ms_stat stat;
+    ms_location_view location;
+    ms_fate_view fate;
+    ms_text name;
+    assert(MS_READER_STRUCT(reader, &head) && ms_reader_string(reader, MS_NAME_BYTES_MAX, &name));
+    walk_text(name, MS_NAME_BYTES_MAX);
+    if ((head.flags & MS_EXPLAIN_STORED) != 0) {
+        assert(MS_READER_STRUCT(reader, &stat) && ms_reader_location(reader, &location));
+        walk_location(&location);
+    }
+    for (; head.fate_count != 0; head.fate_count--) {
+        assert(ms_reader_fate(reader, &fate));
+        walk_text(fate.name, MS_NAME_BYTES_MAX);
+    }
+}
+
 static void walk_stat_answer(ms_reader *reader) {
     ms_stat stat;
     ms_location_view location;
@@ -295,6 +313,7 @@ static void walk_request(uint16_t method, const uint8_t *body, size_t length) {
         walk_list(body, length);
         break;
     case MS_STAT:
+    case MS_EXPLAIN:
         walk_key_item(&reader);
         break;
     case MS_INVENTORY:
@@ -339,6 +358,9 @@ static void walk_answer(uint16_t method, const uint8_t *body, size_t length) {
         break;
     case MS_STAT:
         walk_stat_answer(&reader);
+        break;
+    case MS_EXPLAIN:
+        walk_explain_answer(&reader);
         break;
     case MS_MEMBERS:
         walk_members(&reader);

@@ -18,6 +18,8 @@ from mooncake_store.protocol.frames import Frame
 from mooncake_store.protocol.methods import (
     AnnotateField,
     EventKind,
+    ExplainFlag,
+    FateKind,
     FrameFlag,
     InventoryState,
     Kind,
@@ -32,6 +34,9 @@ from mooncake_store.protocol.methods import (
 )
 
 PATH = Path(__file__).with_name("frames.json")
+
+# Requests are numbered in the order in which their lines came; this one is made on its own.
+READ_ANSWERED = 82
 
 SECRET = bytes(range(192))
 EPOCH = 7
@@ -534,6 +539,44 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
             ),
         ),
         "seal answered": (answer, Method.SEAL, ok, wire.StatusesOrEmpty()),
+        "explain": (request, Method.EXPLAIN, ok, wire.KeyItem(HASH, KEY)),
+        "explain answered": (
+            answer,
+            Method.EXPLAIN,
+            ok,
+            wire.ExplainAnswer(
+                leading_ms=86_400_000,
+                history_ms=3_600_000,
+                put_version=VERSION + 5,
+                put_size=20_000,
+                put_session=SESSION,
+                put_deadline_ms=9_000,
+                flags=ExplainFlag.STORED | ExplainFlag.PUTTING,
+                child_count=2,
+                policy=3,
+                put_name=b"vllm-worker-0",
+                stat=wire.StatAnswer(location=LOCATION, age_ms=5000, idle_ms=17, use_count=12),
+                fates=(
+                    wire.Fate(
+                        FateKind.EVICTED_FOR_PUT,
+                        version=VERSION - 7,
+                        size=10_000,
+                        age_ms=60_000,
+                        session=SESSION,
+                        bytes_wanted=1 << 20,
+                        server=3,
+                        name=b"vllm-worker-0",
+                    ),
+                    wire.Fate(FateKind.EXPIRED, version=VERSION - 9, size=1, age_ms=99_000),
+                ),
+            ),
+        ),
+        "explain answered, nothing known": (
+            answer,
+            Method.EXPLAIN,
+            ok,
+            wire.ExplainAnswer(leading_ms=1000, history_ms=1000),
+        ),
     }
 
 
@@ -551,7 +594,7 @@ def frames() -> dict[str, Frame]:
             kind=kind,
             status=status if kind == Kind.ANSWER else 5000 if kind == Kind.REQUEST else 0,
             epoch=EPOCH,
-            request=request,
+            request=request + (request >= READ_ANSWERED),
             flags=FLAGS.get(name, 0),
             body=SENTENCES.get(name, body.encode()),
             payload=PAYLOADS.get(name, b""),
@@ -566,7 +609,7 @@ def frames() -> dict[str, Frame]:
         method=Method.READ,
         kind=Kind.ANSWER,
         epoch=EPOCH,
-        request=len(made) + 1,
+        request=READ_ANSWERED,
         payload=b"hello",
         trailer=results.encode(),
     )

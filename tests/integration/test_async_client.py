@@ -121,7 +121,10 @@ async def test_stat_annotate_and_replicas(store: AsyncClient, prefix: str) -> No
     found = await store.stat(prefix)
     assert found is not None and found.is_hard_pinned and found.ttl_s
     assert await store.change_replica(prefix, 1) == 1
+    assert (await store.explain(prefix)).stat is not None
     assert await store.remove(prefix, force=True) is True
+    gone = await store.explain(prefix)
+    assert gone.stat is None and gone.fates[0].kind == "removed"
     assert len(await store.members()) == 2
 
 

@@ -284,6 +284,34 @@ def test_ttl_ends_an_object(store: Client, prefix: str) -> None:
     assert 900 < store.stat(key).ttl_s <= 1000  # type: ignore[union-attr,operator]
 
 
+def test_explain_tells_where_it_is_and_how_it_went(store: Client, prefix: str) -> None:
+    key = prefix + "x"
+    never = store.explain(key)
+    assert never.stat is None and never.open_put is None and never.fates == ()
+    assert never.history_s == never.leading_s > 0
+    store.put(key, bytes(300_000), replicas=2, group=9)
+    store.put(key + "/child", b"c", parent=key)
+    there = store.explain(key)
+    stat = store.stat(key)
+    assert stat is not None and there.stat is not None
+    assert (there.stat.version, there.stat.use_count) == (stat.version, stat.use_count)
+    assert (there.group, there.child_count, there.parent_hash) == (9, 1, None)
+    assert {place.node for place in there.places} == {replica.node for replica in stat.replicas}
+    for place in there.places:
+        assert place.node_state == "ready" and place.is_complete
+        assert sum(count for _, count in place.extents) == 74  # pages of 4 KiB
+    assert store.explain(key + "/child").parent_hash is not None
+    store.upsert(key, b"other")
+    assert store.remove(key) is True
+    removed, replaced = store.explain(key).fates
+    assert (removed.kind, removed.size_bytes) == ("removed", 5)
+    assert removed.version is not None and removed.version > stat.version
+    assert (replaced.kind, replaced.version) == ("replaced", stat.version)
+    assert (replaced.size_bytes, replaced.bytes_wanted) == (300_000, 5)
+    assert removed.session == replaced.session != 0
+    assert removed.session_name and removed.node in {place.node for place in there.places}
+
+
 def test_replicas_lie_on_distinct_nodes(store: Client, prefix: str) -> None:
     key = prefix + "x"
     value = value_of(key, 300_000)

@@ -28,6 +28,7 @@ CALLS: dict[str, Callable[[Any, str], Any]] = {
     "remove": lambda store, key: store.remove(key + "/absent"),
     "annotate": lambda store, key: store.annotate(key, soft_pin=True),
     "stat": lambda store, key: store.stat(key),
+    "explain": lambda store, key: store.explain(key),
     "members": lambda store, key: store.members(),
 }
 

@@ -625,7 +625,7 @@ static void start_remove(sim *s, uint32_t number) {
     sim_trace(s, "client %u removes key %u", number, client->key);
     sim_oracle_removing(s, number, client->key, false);
     const char *key = s->keys[client->key];
-    ms_status status = md_remove(s->leader.core, sim_now(s), 0, s->hashes[client->key],
+    ms_status status = md_remove(s->leader.core, sim_now(s), 0, 0, s->hashes[client->key],
                                  (const uint8_t *)key, strlen(key), true, waiter_of(s, number));
     sim_leader_drain(s);
     client->phase = SIM_WAITING;

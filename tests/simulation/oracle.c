@@ -213,7 +213,7 @@ void sim_oracle_all_is_free(sim *s) {
     md_core *core = s->leader.core;
     for (uint32_t key = 0; key < SIM_KEYS && s->failure[0] == 0; key++) {
         sim_oracle_removing(s, 0, key, false);
-        md_remove(core, sim_now(s), 0, s->hashes[key], (const uint8_t *)s->keys[key],
+        md_remove(core, sim_now(s), 0, 0, s->hashes[key], (const uint8_t *)s->keys[key],
                   strlen(s->keys[key]), true, UINT64_MAX);
         sim_leader_drain(s);
     }

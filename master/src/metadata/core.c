@@ -20,6 +20,7 @@ void md_config_default(md_config *config) {
         .evict_below_permille = 920,
         .soft_pin_ms = 1800000,
         .events_max = 65536,
+        .fates_max = 65536,
         .puts_open_max = 1u << 20,
     };
 }
@@ -93,7 +94,7 @@ ms_status md_open(const md_config *config, md_core **out) {
     core->started_ms = MD_NEVER; /* the first call tells the time */
     bool known;
     tenant_number(core, (const uint8_t *)"default", 7, &known);
-    if (!known || !md_events_open(core)) {
+    if (!known || !md_events_open(core) || !md_fates_open(core)) {
         md_close(core);
         return MS_NO_MEMORY;
     }
@@ -119,6 +120,7 @@ void md_close(md_core *core) {
     md_memory_unmap(core->tenants, core->tenant_capacity * sizeof core->tenants[0]);
     md_memory_unmap(core->effects, core->effect_capacity * sizeof(md_effect));
     md_events_close(core);
+    md_fates_close(core);
     md_memory_unmap(core, sizeof *core);
 }
 

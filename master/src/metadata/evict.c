@@ -250,18 +250,18 @@ static bool group_may_leave(md_core *core, const md_group *group) {
     return true;
 }
 
-static void group_leave(md_core *core, uint32_t tenant, uint64_t id) {
+static void group_leave(md_core *core, uint32_t tenant, uint64_t id, md_cause cause) {
     md_group *group;
     while ((group = md_group_find(core, tenant, id)) != NULL && group->count > 0) {
         ms_hash hash = group->members[group->count - 1];
         uint32_t record = md_index_find(&core->shards[md_shard_of(hash)], hash, MD_RECORD_COMPLETE);
-        if (record == 0 || !md_object_depart(core, md_shard_of(hash), record, MS_EVENT_EVICTED))
+        if (record == 0 || !md_object_depart(core, md_shard_of(hash), record, cause))
             return;
     }
 }
 
 /* False: none may leave, or the next one was stored or used after `tick`. */
-static bool evict_next(md_core *core, bool soft, uint64_t tick) {
+static bool evict_next(md_core *core, bool soft, uint64_t tick, md_cause cause) {
     uint32_t shard_number, record;
     for (uint32_t skips = 0; skips < SKIPS_MAX; skips++) {
         if (!core->policy->pick(core, &shard_number, &record) &&
@@ -282,15 +282,17 @@ static bool evict_next(md_core *core, bool soft, uint64_t tick) {
             continue;
         }
         if (group == NULL)
-            return md_object_depart(core, shard_number, record, MS_EVENT_EVICTED);
+            return md_object_depart(core, shard_number, record, cause);
         uint64_t evicted = MD_COUNT(core, evicted);
-        group_leave(core, group->tenant, group->id);
+        group_leave(core, group->tenant, group->id, cause);
         return MD_COUNT(core, evicted) != evicted;
     }
     return false;
 }
 
-bool md_evict_next(md_core *core, bool soft) { return evict_next(core, soft, UINT64_MAX); }
+bool md_evict_next(md_core *core, bool soft, md_cause cause) {
+    return evict_next(core, soft, UINT64_MAX, cause);
+}
 
 /* Background eviction makes room for what comes next, and must not take what has just come: an object larger than
  * the watermark leaves room for would be stored and evicted within one tick, and with lfu each new one before its
@@ -319,7 +321,8 @@ void md_evict_watermark(md_core *core) {
     core->young_pages_max = below;
     if (total == 0 || md_pages_coming(core) >= above)
         return;
+    md_cause cause = {.kind = MS_FATE_EVICTED_AT_WATERMARK, .bytes = below * MS_PAGE_SIZE};
     for (uint32_t i = 0; i < WATERMARK_MAX && md_pages_coming(core) < below; i++)
-        if (!evict_next(core, false, core->young_tick))
+        if (!evict_next(core, false, core->young_tick, cause))
             return;
 }

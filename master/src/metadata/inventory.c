@@ -189,16 +189,23 @@ static ms_status take(md_core *core, const held *replica) {
         return MS_OK;
     uint32_t record = md_index_find(shard, replica->hash, MD_RECORD_COMPLETE);
     md_record *known = record == 0 ? NULL : md_record_at(shard, record);
-    if (pages != ms_pages_of(replica->size) || is_expired ||
-        replica->version <= md_tombstone_version(core, replica->hash) ||
-        replica->version <= /* condemned */
-            md_tombstone_version(core, md_node_hash(server_at(core, replica->server))) ||
+    bool is_struck = replica->version <= md_tombstone_version(core, replica->hash);
+    bool is_condemned = replica->version <=
+                        md_tombstone_version(core, md_node_hash(server_at(core, replica->server)));
+    /* A replica that another one outranks is no end: the object is there. */
+    if (is_expired || is_struck || is_condemned)
+        md_fate(core, replica->hash, replica->version, replica->size, replica->server + 1u,
+                (md_cause){.kind = is_struck    ? MS_FATE_STRUCK
+                                   : is_expired ? MS_FATE_EXPIRED
+                                                : MS_FATE_CONDEMNED});
+    if (pages != ms_pages_of(replica->size) || is_expired || is_struck || is_condemned ||
         (known != NULL && ranks_below(shard, known, replica)))
         return refuse(core, replica->server, replica->hash, replica->segment, replica->extents,
                       replica->extent_count, replica->version);
     if (known != NULL && replica->version == known->version)
         return take_replica(core, record, replica);
-    if (record != 0 && !md_object_depart(core, md_shard_of(replica->hash), record, 0))
+    if (record != 0 && !md_object_depart(core, md_shard_of(replica->hash), record,
+                                         (md_cause){.kind = MS_FATE_OUTRANKED}))
         return MS_NO_MEMORY;
     return take_new(core, replica);
 }
@@ -457,7 +464,7 @@ static ms_status sweep_unconfirmed(md_core *core, uint32_t server) {
             at->is_lost = 1; /* nothing to free there: the server does not have it */
             bool done = true;
             if (keep == 0)
-                done = md_object_depart(core, s, number, MS_EVENT_LOST);
+                done = md_object_depart(core, s, number, (md_cause){.kind = MS_FATE_NOT_KEPT});
             else if (md_reserve(core, 0, 0) &&
                      md_shard_reserve(
                          shard, 0,

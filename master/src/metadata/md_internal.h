@@ -359,6 +359,28 @@ typedef struct md_events_ring {
     uint64_t key_bytes, key_next, key_first;
 } md_events_ring;
 
+/* How an object, or a put of it, ended. */
+typedef struct md_fate_entry {
+    ms_hash hash;
+    uint64_t version, size, session, bytes;
+    int64_t at_ms;
+    uint16_t kind, server; /* ms_fate_kind; number + 1, or 0 */
+    uint32_t unused;
+} md_fate_entry;
+_Static_assert(sizeof(md_fate_entry) == 64, "one cache line an eviction");
+
+typedef struct md_fates_ring {
+    md_fate_entry *entries;
+    uint32_t capacity;
+    uint64_t next; /* how many there ever were */
+} md_fates_ring;
+
+/* Why an object leaves. */
+typedef struct md_cause {
+    enum ms_fate_kind kind;
+    uint64_t session, bytes;
+} md_cause;
+
 #define MD_COUNTERS(X)                                                                             \
     X(objects)                                                                                     \
     X(object_bytes)                                                                                \
@@ -450,6 +472,7 @@ struct md_core {
     uint32_t answers_due; /* waiters to whom an ANSWER is owed: room for these is kept */
 
     md_events_ring events;
+    md_fates_ring fates;
     uint64_t counters[MD_COUNTER_COUNT];
 
     md_map partial_of; /* inventories: objects of several extents whose parts are coming in */
@@ -524,8 +547,8 @@ bool md_object_is_current(md_core *core, md_shard *shard, const md_record *recor
 void md_object_used(md_core *core, uint32_t shard, uint32_t record);
 /* A written record becomes the object of its key: lists, parents, groups, event. */
 void md_object_appear(md_core *core, uint32_t shard, uint32_t record);
-/* The object leaves: FREE to all holders.  false: no memory, nothing has happened.  event 0: none is told. */
-bool md_object_depart(md_core *core, uint32_t shard, uint32_t record, uint32_t event);
+/* The object leaves: FREE to all holders.  false: no memory, nothing has happened. */
+bool md_object_depart(md_core *core, uint32_t shard, uint32_t record, md_cause cause);
 /* The same for a record that never became an object, with its session to fence or 0. */
 bool md_object_take_back(md_core *core, uint32_t shard, uint32_t record, uint64_t session);
 /* Some replicas go, the others stay: bit i of `keep` is replica i.  Needs md_reserve for what goes and
@@ -583,7 +606,7 @@ void md_evict_rank(md_core *core, uint32_t shard);
 bool md_evict_pick_oldest(md_core *core, uint32_t *shard, uint32_t *record);
 void md_evict_soft_expire(md_core *core);
 /* Evicts the next object (with its group); soft: also soft-pinned ones.  false: nothing may leave. */
-bool md_evict_next(md_core *core, bool soft);
+bool md_evict_next(md_core *core, bool soft, md_cause cause);
 void md_evict_watermark(md_core *core);
 /* An object of `pages` is about to be listed as stored. */
 void md_evict_stored(md_core *core, uint64_t pages);
@@ -675,6 +698,11 @@ void md_event(md_core *core, enum ms_event_kind kind, uint64_t version, uint64_t
               uint32_t server_plus_1, const uint8_t *key, uint32_t key_length);
 bool md_events_open(md_core *core);
 void md_events_close(md_core *core);
+bool md_fates_open(md_core *core);
+void md_fates_close(md_core *core);
+/* server: that held its first replica, + 1, or 0. */
+void md_fate(md_core *core, ms_hash hash, uint64_t version, uint64_t size, uint32_t server_plus_1,
+             md_cause cause);
 bool md_effects_reserve(md_core *core, uint32_t more);
 /* The room was reserved; without that NULL when there is none. */
 md_effect *md_effect_push(md_core *core, md_effect_kind kind);

@@ -52,7 +52,7 @@ uint32_t md_object_find(md_core *core, ms_hash hash) {
         return record;
     bool is_expired = md_record_expiry(shard, md_record_at(shard, record)) <= core->now.now_ms;
     md_object_depart(core, md_shard_of(hash), record,
-                     is_expired ? MS_EVENT_EXPIRED : MS_EVENT_LOST);
+                     (md_cause){.kind = is_expired ? MS_FATE_EXPIRED : MS_FATE_NODE_LOST});
     return 0;
 }
 
@@ -177,7 +177,27 @@ uint32_t md_object_extents(md_core *core, const md_shard *shard, const md_record
            (record->is_changing ? md_change_extents(core, record->hash) : 0);
 }
 
-bool md_object_depart(md_core *core, uint32_t shard_number, uint32_t record, uint32_t event) {
+/* What those who follow the store are told; 0: nothing, because another version takes its place at once. */
+static enum ms_event_kind event_of(enum ms_fate_kind kind) {
+    switch (kind) {
+    case MS_FATE_EVICTED_FOR_PUT:
+    case MS_FATE_EVICTED_AT_WATERMARK:
+    case MS_FATE_EVICTED_FOR_COPY:
+        return MS_EVENT_EVICTED;
+    case MS_FATE_EXPIRED:
+        return MS_EVENT_EXPIRED;
+    case MS_FATE_REMOVED:
+        return MS_EVENT_REMOVED;
+    case MS_FATE_NODE_LOST:
+    case MS_FATE_NOT_KEPT:
+        return MS_EVENT_LOST;
+    default:
+        return (enum ms_event_kind)0;
+    }
+}
+
+bool md_object_depart(md_core *core, uint32_t shard_number, uint32_t record, md_cause cause) {
+    enum ms_event_kind event = event_of(cause.kind);
     md_shard *shard = &core->shards[shard_number];
     md_record *at = md_record_at(shard, record);
     assert(at->state == MD_RECORD_COMPLETE);
@@ -203,8 +223,9 @@ bool md_object_depart(md_core *core, uint32_t shard_number, uint32_t record, uin
     MD_COUNT(core, expired) += event == MS_EVENT_EXPIRED;
     MD_COUNT(core, lost) += event == MS_EVENT_LOST;
     if (event != 0)
-        md_event(core, (enum ms_event_kind)event, at->version, at->size, 0,
-                 md_record_key(shard, at), at->key_length);
+        md_event(core, event, at->version, at->size, 0, md_record_key(shard, at), at->key_length);
+    md_fate(core, hash, at->version, at->size, set.count == 0 ? 0 : set.replicas[0].server + 1u,
+            cause);
     const md_extra *extra = md_record_extra(shard, at);
     md_extra kept = extra == NULL ? (md_extra){0} : *extra;
     md_shard_remove(shard, record);

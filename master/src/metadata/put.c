@@ -80,6 +80,42 @@ static ms_status grant(md_core *core, md_put *put, uint32_t wanted) {
     return MS_OK;
 }
 
+/* What becomes of others, or of the put itself, for its sake. */
+static md_cause cause_of(md_core *core, const md_put *put, enum ms_fate_kind kind) {
+    const md_shard *shard = &core->shards[md_shard_of(put->hash)];
+    return (md_cause){.kind = kind,
+                      .session = session_at(core, put->session)->id,
+                      .bytes = shard->records[put_record(core, put) - 1].size};
+}
+
+/* Where its first replica is to be: number + 1; 0: it has no grant. */
+static uint32_t first_server(md_core *core, const md_put *put) {
+    const md_shard *shard = &core->shards[md_shard_of(put->hash)];
+    md_replica_set set;
+    if (put->version == 0)
+        return 0;
+    md_record_replicas(shard, &shard->records[put_record(core, put) - 1], &set);
+    return set.count == 0 ? 0 : set.replicas[0].server + 1u;
+}
+
+static enum ms_fate_kind fate_of(const md_core *core, const md_put *put, ms_status status) {
+    switch (status) {
+    case MS_OK:
+        return MS_FATE_PUT_REVOKED;
+    case MS_GONE:
+        return MS_FATE_PUT_NODE_RESTARTED;
+    case MS_TIMEOUT:
+        return MS_FATE_PUT_DEADLINE;
+    case MS_SESSION_LOST: /* the session of a put that is late ends, with all its puts */
+        return put->deadline_ms <= core->now.now_ms ? MS_FATE_PUT_DEADLINE
+                                                    : MS_FATE_PUT_SESSION_ENDED;
+    case MS_NO_SPACE:
+        return MS_FATE_PUT_NO_SPACE;
+    default: /* no memory here: nothing that the key's history could explain */
+        return (enum ms_fate_kind)0;
+    }
+}
+
 /* Grants, or evicts until enough is on its way (PENDING), or finds that what is left may not leave. */
 static ms_status make_room(md_core *core, md_put *put, bool is_first) {
     uint32_t least = put->flags & MS_PUT_STRICT_REPLICAS && put->replica_count_min > 1
@@ -102,7 +138,8 @@ static ms_status make_room(md_core *core, md_put *put, bool is_first) {
         /* There are enough pages, but in too many pieces, and nothing is on its way: more must go at once. */
         if (is_first && put->is_waiting && md_pages_coming(core) >= pages_needed)
             put->pages_extra = put->pages_extra == 0 ? put->pages / 4 + 1 : put->pages_extra * 2;
-        while (md_evict_next(core, true))
+        md_cause cause = cause_of(core, put, MS_FATE_EVICTED_FOR_PUT);
+        while (md_evict_next(core, true, cause))
             if (md_coming(core, put->pages, put->pages_extra) >= wanted &&
                 md_pages_coming(core) >= pages_needed)
                 return MS_PENDING;
@@ -131,11 +168,14 @@ static void forget(md_core *core, uint32_t put) {
 
 bool md_put_take_back(md_core *core, uint32_t put, uint64_t fence, ms_status status) {
     md_put *at = put_at(core, put);
+    md_cause cause = cause_of(core, at, fate_of(core, at, status));
+    uint32_t server = first_server(core, at);
 #ifdef MD_PLANT_FENCE /* a fault that the simulation must find: dead writers are not cut off */
     fence = 0;
 #endif
     if (!md_object_take_back(core, md_shard_of(at->hash), put_record(core, at), fence))
         return false;
+    md_fate(core, at->hash, at->version, cause.bytes, server, cause);
     if (at->version == 0) {
         unpark(core, put);
         md_answer(core, at->waiter, status, 0);
@@ -297,6 +337,7 @@ ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put
         return MS_PENDING;
     }
     MD_COUNT(core, puts_refused)++;
+    md_fate(core, at->hash, 0, item->size, 0, cause_of(core, at, fate_of(core, at, status)));
     md_shard_remove(shard, put_record(core, at));
     forget(core, put);
     return status;
@@ -387,7 +428,8 @@ ms_status md_put_end(md_core *core, md_now now, uint64_t session, const ms_end_i
     if (keep != all)
         md_object_keep_replicas(core, shard_number, number, keep);
     if (old != 0) { /* its departure may move records */
-        md_object_depart(core, shard_number, old, 0);
+        md_object_depart(core, shard_number, old,
+                         cause_of(core, put_at(core, put), MS_FATE_REPLACED));
         number = md_index_find(shard, item->hash, MD_RECORD_WRITING);
     }
     record = md_record_at(shard, number);

@@ -1,8 +1,8 @@
 /* remove, and objects whose time is over. */
 #include "md_internal.h"
 
-ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, const uint8_t *key,
-                    size_t key_length, bool force, uint64_t waiter) {
+ms_status md_remove(md_core *core, md_now now, uint32_t tenant, uint64_t session, ms_hash hash,
+                    const uint8_t *key, size_t key_length, bool force, uint64_t waiter) {
     md_set_now(core, now);
     uint32_t number = md_shard_of(hash);
     md_shard *shard = &core->shards[number];
@@ -15,7 +15,8 @@ ms_status md_remove(md_core *core, md_now now, uint32_t tenant, ms_hash hash, co
         return MS_BAD_REQUEST;
     if (at->flags & MS_OBJECT_HARD_PIN && !force)
         return MS_PINNED;
-    if (!md_object_depart(core, number, record, MS_EVENT_REMOVED))
+    md_cause cause = {.kind = MS_FATE_REMOVED, .session = session};
+    if (!md_object_depart(core, number, record, cause))
         return MS_NO_MEMORY;
     ms_status status =
         md_wait_for_key(core, hash, UINT64_MAX, md_unknown_version(core, hash), MS_OK, waiter);
@@ -38,6 +39,7 @@ void md_expiry_sweep(md_core *core, uint32_t extras) {
         if (extra->record == 0 || extra->expires_at_ms > core->now.now_ms)
             continue;
         if (md_record_at(shard, extra->record)->state == MD_RECORD_COMPLETE)
-            md_object_depart(core, core->expiry_shard, extra->record, MS_EVENT_EXPIRED);
+            md_object_depart(core, core->expiry_shard, extra->record,
+                             (md_cause){.kind = MS_FATE_EXPIRED});
     }
 }

@@ -245,7 +245,8 @@ void md_changes_run(md_core *core) {
                 /* Room for it is made, and the next tick tries again; this may evict what was to be copied. */
                 uint64_t pages = ms_pages_of(record_of(core, at)->size) * at->replica_count;
                 ms_hash next_hash = next == 0 ? (ms_hash){0} : change_at(core, next)->hash;
-                while (md_pages_coming(core) < pages && md_evict_next(core, false)) {
+                md_cause cause = {.kind = MS_FATE_EVICTED_FOR_COPY, .bytes = pages * MS_PAGE_SIZE};
+                while (md_pages_coming(core) < pages && md_evict_next(core, false, cause)) {
                 }
                 next = next == 0 ? 0 : change_find(core, next_hash);
             }

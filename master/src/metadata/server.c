@@ -270,7 +270,8 @@ void md_lost_sweep(md_core *core, uint32_t records) {
         if (left == (1ull << set.count) - 1)
             continue;
         bool done =
-            left == 0 ? md_object_depart(core, core->sweep_shard, number, MS_EVENT_LOST)
+            left == 0 ? md_object_depart(core, core->sweep_shard, number,
+                                         (md_cause){.kind = MS_FATE_NODE_LOST})
                       : md_reserve(core, 0, 0) &&
                             md_shard_reserve(
                                 shard, 0,

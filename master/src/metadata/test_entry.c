@@ -189,7 +189,7 @@ int md_test_revoke(md_test *test, uint64_t session, const uint8_t *key, size_t k
 
 int md_test_remove(md_test *test, const uint8_t *key, size_t key_length, int force,
                    uint64_t waiter) {
-    ms_status status = md_remove(test->core, test->now, 0, hash_of(test, key, key_length), key,
+    ms_status status = md_remove(test->core, test->now, 0, 0, hash_of(test, key, key_length), key,
                                  key_length, force != 0, waiter);
     drain(test);
     return (int)status;

@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mooncake_store.protocol.codec import Body, Counted, Keyed, Layout, Reader, Record, Writer
-from mooncake_store.protocol.frames.basics import NO_HASH, PATTERN_BYTES_MAX, REPLICAS_MAX, check
+from mooncake_store.protocol.frames.basics import (
+    FATES_MAX,
+    NAME_BYTES_MAX,
+    NO_HASH,
+    PATTERN_BYTES_MAX,
+    REPLICAS_MAX,
+    check,
+)
 from mooncake_store.protocol.frames.forms import join_hashes
 from mooncake_store.protocol.frames.hello import ServerInfo
 from mooncake_store.protocol.frames.locations import Location
+from mooncake_store.protocol.methods import ExplainFlag
 
 __all__ = [
     "Annotate",
@@ -20,6 +28,8 @@ __all__ = [
     "Event",
     "EventsAnswer",
     "EventsRequest",
+    "ExplainAnswer",
+    "Fate",
     "KeepAliveAnswer",
     "KeyItem",
     "ListAnswer",
@@ -99,7 +109,7 @@ class EndItem(Record):
 
 @dataclass(frozen=True, slots=True)
 class KeyItem(Keyed, Body):
-    """A key in full. REMOVE's items; STAT's body."""
+    """A key in full. REMOVE's items; STAT's and EXPLAIN's body."""
 
     hash: bytes
     key: bytes
@@ -231,6 +241,79 @@ class StatAnswer(Body):
     @classmethod
     def read(cls, reader: Reader) -> StatAnswer:
         return cls(**cls.LAYOUT.unpack(reader), location=Location.read(reader))
+
+
+@dataclass(frozen=True, slots=True)
+class Fate(Record):
+    """How an object, or a put of it, ended; `name` is that of its session."""
+
+    kind: int
+    version: int = 0
+    size: int = 0
+    age_ms: int = 0
+    session: int = 0
+    bytes_wanted: int = 0
+    server: int = 0
+    name: bytes = b""
+
+    LAYOUT: ClassVar[Layout] = Layout(
+        "ms_fate", "version:Q size:Q age_ms:Q session:Q bytes_wanted:Q kind:I server:I"
+    )
+
+    def write(self, writer: Writer) -> None:
+        writer.raw(self.LAYOUT.pack(self))
+        writer.string(self.name)
+
+    @classmethod
+    def read(cls, reader: Reader) -> Fate:
+        return cls(**cls.LAYOUT.unpack(reader), name=reader.string(NAME_BYTES_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainAnswer(Body):
+    """Where an object is, and how it and earlier ones of its key ended, newest first.
+
+    `flags` and the presence of `stat` say the same: a stored object has one.
+    """
+
+    leading_ms: int = 0
+    history_ms: int = 0
+    put_version: int = 0
+    put_size: int = 0
+    put_session: int = 0
+    put_deadline_ms: int = 0
+    flags: int = 0
+    child_count: int = 0
+    policy: int = 0
+    put_name: bytes = b""
+    stat: StatAnswer | None = None
+    fates: tuple[Fate, ...] = ()
+
+    LAYOUT: ClassVar[Layout] = Layout(
+        "ms_explain",
+        "leading_ms:Q history_ms:Q put_version:Q put_size:Q put_session:Q put_deadline_ms:I "
+        "flags:I child_count:I policy:I fate_count:I reserved:4x",
+    )
+
+    def write(self, writer: Writer) -> None:
+        writer.raw(self.LAYOUT.pack(self, fate_count=len(self.fates)))
+        writer.string(self.put_name)
+        if self.stat is not None:
+            self.stat.write(writer)
+        for fate in self.fates:
+            fate.write(writer)
+
+    @classmethod
+    def read(cls, reader: Reader) -> ExplainAnswer:
+        head = cls.LAYOUT.unpack(reader)
+        count = head.pop("fate_count")
+        check(count <= FATES_MAX, f"{count} fates")
+        return cls(
+            **head,
+            put_name=reader.string(NAME_BYTES_MAX),
+            stat=StatAnswer.read(reader) if head["flags"] & ExplainFlag.STORED else None,
+            fates=reader.items(count, Fate.LAYOUT.size, Fate.read),
+        )
 
 
 @dataclass(frozen=True, slots=True)

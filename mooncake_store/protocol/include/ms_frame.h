@@ -328,6 +328,12 @@ typedef struct ms_event_view {
 } ms_event_view;
 bool ms_reader_event(ms_reader *reader, ms_event_view *out);
 
+typedef struct ms_fate_view {
+    ms_fate head;
+    ms_text name; /* of its session */
+} ms_fate_view;
+bool ms_reader_fate(ms_reader *reader, ms_fate_view *out);
+
 typedef struct ms_server_view {
     ms_server_info head;
     ms_array segments; /* ms_segment_info */

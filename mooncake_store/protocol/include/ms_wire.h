@@ -103,6 +103,7 @@ enum ms_method {
     MS_EVENTS = 0x31,
     MS_KEEPALIVE = 0x32,
     MS_CLOSE_SESSION = 0x33,
+    MS_EXPLAIN = 0x34, /* where an object is, or when and why it went */
     /* master -> store server (on the connection that the server dialled) and back */
     MS_ADOPT = 0x40,        /* request; its answer's frames are INVENTORY */
     MS_INVENTORY = 0x41,    /* one-way, several; the last has MS_FLAG_LAST */
@@ -437,6 +438,58 @@ typedef struct ms_event {
     uint32_t age_ms; /* before the answer */
 } ms_event;
 _Static_assert(sizeof(ms_event) == 40, "wire");
+
+/* EXPLAIN: body = ms_key_item + key.  Answer: ms_explain; string: the name of the session that is putting it; with
+ * MS_EXPLAIN_STORED ms_stat and ms_location as in STAT; then per fate, newest first, ms_fate and a string: the name of
+ * its session.  A key of which nothing is known is answered too. */
+enum ms_explain_flag {
+    MS_EXPLAIN_STORED = 1u << 0,
+    MS_EXPLAIN_PUTTING = 1u << 1, /* a put of it is open ... */
+    MS_EXPLAIN_PARKED = 1u << 2   /* ... and waits for room */
+};
+typedef struct ms_explain {
+    uint64_t leading_ms; /* since this master leads: of what was before, it knows nothing */
+    uint64_t history_ms; /* nothing that happened within this is missing */
+    uint64_t put_version, put_size, put_session;
+    uint32_t put_deadline_ms; /* left */
+    uint32_t flags;           /* ms_explain_flag */
+    uint32_t child_count;     /* stored objects whose parent it is */
+    uint32_t policy;          /* of eviction: 0 lru, 1 lfu, 2 length_aware, 3 sieve */
+    uint32_t fate_count;
+    uint32_t reserved;
+} ms_explain;
+_Static_assert(sizeof(ms_explain) == 64, "wire");
+/* How an object, or a put of it, ended. */
+enum ms_fate_kind {
+    MS_FATE_EVICTED_FOR_PUT = 1,      /* a put needed its room: of `session`, of `bytes_wanted` */
+    MS_FATE_EVICTED_AT_WATERMARK = 2, /* in the background; bytes_wanted: wanted free in all */
+    MS_FATE_EVICTED_FOR_COPY =
+        3,                  /* another object got a replica; bytes_wanted: of all its copies */
+    MS_FATE_EXPIRED = 4,    /* its TTL was over */
+    MS_FATE_REMOVED = 5,    /* by `session` */
+    MS_FATE_REPLACED = 6,   /* by a later put of `session`, of `bytes_wanted` */
+    MS_FATE_OUTRANKED = 7,  /* a store server came back with a later version */
+    MS_FATE_NODE_LOST = 8,  /* the last that held it was gone for longer than the grace */
+    MS_FATE_NOT_KEPT = 9,   /* the last that held it came back without it */
+    MS_FATE_STRUCK = 10,    /* removed or replaced while its store server was away */
+    MS_FATE_CONDEMNED = 11, /* too much was, so all that its store server held went */
+    MS_FATE_PUT_SESSION_ENDED = 12, /* the put's client closed, or was silent for too long */
+    MS_FATE_PUT_DEADLINE = 13, /* the put's deadline passed; version 0: while waiting for room */
+    MS_FATE_PUT_REVOKED = 14,  /* its client gave the put up */
+    MS_FATE_PUT_NO_SPACE = 15, /* nothing that may leave made enough room for it */
+    MS_FATE_PUT_NODE_RESTARTED = 16 /* all that it was written to began a new life */
+};
+typedef struct ms_fate {
+    uint64_t version; /* 0: of a put that was never granted */
+    uint64_t size;
+    uint64_t age_ms;
+    uint64_t session; /* that did it, or 0 */
+    uint64_t bytes_wanted;
+    uint32_t kind;   /* ms_fate_kind */
+    uint32_t server; /* that held its first replica: number + 1, or 0 */
+} ms_fate;
+_Static_assert(sizeof(ms_fate) == 48, "wire");
+#define MS_FATES_MAX 16u /* of an answer */
 
 /* KEEPALIVE: empty body; answer: u32 members_serial, u32 zero.  Each third of the session's timeout. */
 

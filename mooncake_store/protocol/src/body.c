@@ -179,6 +179,25 @@ static bool valid_stat_answer(const void *body, size_t length) {
            ms_reader_is_done(&reader);
 }
 
+static bool valid_explain_answer(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    ms_explain head;
+    ms_stat stat;
+    ms_location_view location;
+    ms_fate_view fate;
+    ms_text name;
+    if (!MS_READER_STRUCT(&reader, &head) || head.fate_count > MS_FATES_MAX ||
+        !ms_reader_string(&reader, MS_NAME_BYTES_MAX, &name))
+        return false;
+    if ((head.flags & MS_EXPLAIN_STORED) != 0 &&
+        !(MS_READER_STRUCT(&reader, &stat) && ms_reader_location(&reader, &location)))
+        return false;
+    for (uint32_t i = 0; i < head.fate_count; i++)
+        if (!ms_reader_fate(&reader, &fate))
+            return false;
+    return ms_reader_is_done(&reader);
+}
+
 static bool valid_annotate(const void *body, size_t length) {
     ms_reader reader = ms_reader_of(body, length);
     ms_annotate annotate;
@@ -309,6 +328,7 @@ static const form forms[] = {
     [MS_EVENTS] = {valid_events, valid_events_answer, false},
     [MS_KEEPALIVE] = {valid_empty, valid_eight, false},
     [MS_CLOSE_SESSION] = {valid_empty, valid_empty, false},
+    [MS_EXPLAIN] = {valid_stat, valid_explain_answer, false},
     [MS_ADOPT] = {valid_eight, valid_empty, false},
     [MS_INVENTORY] = {valid_inventory, NULL, false},
     [MS_FREE] = {valid_free, NULL, false},

@@ -151,6 +151,11 @@ bool ms_reader_event(ms_reader *reader, ms_event_view *out) {
     return out->key != NULL;
 }
 
+bool ms_reader_fate(ms_reader *reader, ms_fate_view *out) {
+    return MS_READER_STRUCT(reader, &out->head) &&
+           ms_reader_string(reader, MS_NAME_BYTES_MAX, &out->name);
+}
+
 bool ms_reader_server(ms_reader *reader, ms_server_view *out) {
     return MS_READER_STRUCT(reader, &out->head) &&
            ms_reader_items(reader, out->head.segment_count, sizeof(ms_segment_info),

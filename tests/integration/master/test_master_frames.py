@@ -15,6 +15,8 @@ from mooncake_store.protocol.frames import Frame
 from mooncake_store.protocol.methods import (
     AnnotateField,
     EventKind,
+    ExplainFlag,
+    FateKind,
     FrameFlag,
     Kind,
     MemberState,
@@ -486,6 +488,76 @@ def test_stat_tells_what_the_master_knows(client: Any, server: Any) -> None:
     absent = client.ask(Method.STAT, frames.KeyItem(client.hash(b"x"), b"x"))
     assert Status(absent.status) == Status.NOT_FOUND
     assert absent.body
+
+
+def explain(client: Any, key: bytes) -> Any:
+    return client.value(Method.EXPLAIN, frames.KeyItem(client.hash(key), key))
+
+
+def test_explain_tells_what_is_there_and_what_has_become_of_it(
+    bench: Any, master: Any, client: Any, server: Any, until: Any
+) -> None:
+    never = explain(client, b"never")
+    assert (never.flags, never.stat, never.fates) == (0, None, ())
+    assert never.history_ms == never.leading_ms > 0
+
+    putter = bench.client(master, name=b"putter")
+    (open_grant,) = putter.put_start(putter.put_item(b"open", 5000))
+    being_put = explain(client, b"open")
+    assert being_put.flags == ExplainFlag.PUTTING
+    assert (being_put.put_version, being_put.put_size) == (open_grant.version, 5000)
+    assert being_put.put_session == putter.hello.session
+    assert being_put.put_name == b"putter"
+    assert 50_000 < being_put.put_deadline_ms <= 60_000
+
+    grant = client.put(b"here", 5000, group=7)
+    here = explain(client, b"here")
+    assert (here.flags, here.fates) == (ExplainFlag.STORED, ())
+    assert (here.stat.location.version, here.stat.group) == (grant.version, 7)
+    assert here.stat.use_count == 0, "asking why is no use"
+
+    remover = bench.client(master, name=b"remover")
+    gone = client.put(b"gone", 6000)
+    assert remover.value(Method.REMOVE, remover.remove_body(b"gone")).statuses == (Status.OK,)
+    # Who did it is told when that session has ended, too.
+    assert remover.ask(Method.CLOSE_SESSION).status == Status.OK
+    (fate,) = explain(client, b"gone").fates
+    assert (fate.kind, fate.version, fate.size) == (FateKind.REMOVED, gone.version, 6000)
+    assert (fate.session, fate.name) == (remover.hello.session, b"remover")
+    assert fate.server == server.number + 1
+
+    client.put(b"short", ttl_ms=1)
+    until(lambda: explain(client, b"short").flags == 0)
+    assert explain(client, b"short").fates[0].kind == FateKind.EXPIRED
+
+    assert putter.ask(Method.CLOSE_SESSION).status == Status.OK
+    (fate,) = explain(client, b"open").fates
+    assert (fate.kind, fate.name) == (FateKind.PUT_SESSION_ENDED, b"putter")
+
+    # A hash that is not that of the key tells nothing of other keys.
+    other = frames.KeyItem(client.hash(b"gone"), b"never")
+    assert client.ask(Method.EXPLAIN, other).status == Status.BAD_REQUEST
+
+
+def test_explain_names_the_put_that_evicted(client: Any, server: Any, until: Any) -> None:
+    old = client.put(b"old", 800 * PAGE)
+    put = client.put_item(b"large", 900 * PAGE)
+    (grant,) = client.put_start(put)
+    assert client.put_end(b"large", grant) == Status.OK
+    (fate,) = explain(client, b"old").fates
+    assert (fate.kind, fate.version) == (FateKind.EVICTED_FOR_PUT, old.version)
+    assert (fate.bytes_wanted, fate.session) == (900 * PAGE, client.hello.session)
+
+
+def test_explain_tells_of_a_lost_server(bench: Any, until: Any) -> None:
+    master = bench.master(member_grace_ms=100)
+    client = bench.client(master)
+    server = bench.ready_server(master, client)
+    client.put(b"key")
+    server.close()
+    until(lambda: explain(client, b"key").flags == 0)
+    (fate,) = explain(client, b"key").fates
+    assert (fate.kind, fate.server) == (FateKind.NODE_LOST, server.number + 1)
 
 
 def test_members_and_keepalive_tell_of_changes(bench: Any, master: Any, client: Any) -> None:

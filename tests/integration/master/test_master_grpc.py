@@ -119,11 +119,33 @@ def test_listings_and_descriptions_are_equal(
     frame = client.value(Method.STAT, frames.KeyItem(client.hash(b"b"), b"b"))
     assert stat.location.version == frame.location.version
     assert stat.pin_count == frame.pin_count
+    explained = stub.Explain(master_pb2.ExplainRequest(key="b"), timeout=TIMEOUT_S)
+    assert (explained.stat.location, explained.stat.pin_count) == (stat.location, stat.pin_count)
+    assert explained.policy == "lru" and not explained.fates
+    assert not explained.HasField("open_put")
     members = stub.Members(master_pb2.MembersRequest(), timeout=TIMEOUT_S).members
     assert [(member.name, member.server, member.state) for member in members] == [
         ("node-1", server.number, master_pb2.MEMBER_STATE_READY)
     ]
     assert members[0].segments[0].page_count == 1024
+
+
+def test_explain_over_grpc_tells_who_removed_it(stub: Any, session: int, server: Any) -> None:
+    (grant,) = put(stub, session, 1, "k")
+    removal = master_pb2.RemoveRequest(session=session, number=3, keys=["k"])
+    assert list(stub.Remove(removal, timeout=TIMEOUT_S).statuses) == [types_pb2.STATUS_OK]
+    item = master_pb2.PutItem(key="k", size_bytes=7, replica_count=1)
+    request = master_pb2.PutStartRequest(session=session, number=4, items=[item])
+    (again,) = stub.PutStart(request, timeout=TIMEOUT_S).grants
+    explained = stub.Explain(master_pb2.ExplainRequest(key="k"), timeout=TIMEOUT_S)
+    assert not explained.HasField("stat")
+    assert (explained.open_put.version, explained.open_put.size_bytes) == (again.version, 7)
+    assert explained.open_put.session_name == "test"
+    (fate,) = explained.fates
+    assert (fate.kind, fate.version) == (master_pb2.FATE_KIND_REMOVED, grant.version)
+    assert (fate.session, fate.session_name) == (session, "test")
+    assert fate.server == server.number
+    assert explained.history_ms == explained.leading_ms > 0
 
 
 def test_a_repeat_over_grpc_gets_the_first_answer(stub: Any, session: int, server: Any) -> None:

@@ -86,6 +86,8 @@ def test_layouts_are_those_of_the_c_header() -> None:
         (methods.PutFlag, "MS_PUT_", "ms_put_flag"),
         (methods.AnnotateField, "MS_ANNOTATE_", "ms_annotate_field"),
         (methods.EventKind, "MS_EVENT_", "ms_event_kind"),
+        (methods.ExplainFlag, "MS_EXPLAIN_", "ms_explain_flag"),
+        (methods.FateKind, "MS_FATE_", "ms_fate_kind"),
     ],
 )
 def test_enumerations_are_those_of_the_c_header(mine, prefix, enum) -> None:
@@ -187,7 +189,7 @@ def records(draw: st.DrawFn, kind: type[Record]) -> Any:
             values[name] = draw(records(getattr(wire, str(field.type))))
         elif name == "seal":
             values[name] = draw(st.none() | records(wire.Seal))
-        elif name != "server":
+        elif name not in ("server", "stat"):
             raise AssertionError(f"{kind.__name__}.{name}: {field.type}")
     return draw(hanging_together(kind, values))
 
@@ -197,6 +199,9 @@ def hanging_together(draw: st.DrawFn, kind: type[Record], values: dict[str, Any]
     if kind is wire.Hello:
         is_server = values["role"] == Role.SERVER
         values["server"] = draw(records(wire.ServerInfo)) if is_server else None
+    if kind is wire.ExplainAnswer:
+        is_stored = values["flags"] & methods.ExplainFlag.STORED
+        values["stat"] = draw(records(wire.StatAnswer)) if is_stored else None
     if {"page", "page_count"} <= set(values):
         values["page"] = draw(st.integers(0, 2**31))
         values["page_count"] = draw(st.integers(1, 2**20))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 MASTER = """
     OpenSession KeepAlive CloseSession Exists Lookup MatchPrefix PutStart PutEnd Revoke Remove
-    RemoveMatching Touch Pin Unpin Annotate ChangeReplica List Stat Members Status Events
+    RemoveMatching Touch Pin Unpin Annotate ChangeReplica List Stat Explain Members Status Events
 """
 STORE = """
     Put Get ChangeReplica RegisterLocalMemory UnregisterLocalMemory OpenSegment AllocateBatchId
@@ -41,11 +41,12 @@ def test_generating_again_gives_the_committed_stubs(protos: ModuleType, tmp_path
         (types_pb2.ReplicaState, "REPLICA_STATE_", methods.ReplicaState),
         (master_pb2.MemberState, "MEMBER_STATE_", methods.MemberState),
         (master_pb2.EventKind, "EVENT_KIND_", methods.EventKind),
+        (master_pb2.FateKind, "FATE_KIND_", methods.FateKind),
     ],
 )
 def test_enumerations_have_the_numbers_of_the_frames(proto, prefix, mine) -> None:
     numbers = {name.removeprefix(prefix): number for name, number in proto.items()}
-    if proto is master_pb2.EventKind:
+    if proto in (master_pb2.EventKind, master_pb2.FateKind):
         assert numbers.pop("UNSPECIFIED") == 0  # proto3 wants a zero
     assert numbers == {entry.name: entry.value for entry in mine}
 
