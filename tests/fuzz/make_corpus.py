@@ -61,6 +61,10 @@ def lies(golden: dict[str, Frame]) -> dict[str, Frame]:
         "members-of-2-to-the-32-servers": lie("members answered", 4, largest),
         "copy-of-two-sources": lie("copy", 16 + 4, 2),
         "copy-seal-of-another-size": lie("copy", len(golden["copy"].body) - 128 + 16, 1, 8),
+        "explain-of-more-fates-than-allowed": lie("explain answered", 56, 17),
+        "explain-of-a-fate-that-is-missing": lie("explain answered", 56, 3),
+        "explain-name-longer-than-the-body": lie("explain answered", 64, 200),
+        "explain-stored-without-a-stat": lie("explain answered, nothing known", 44, 1),
         "events-key-longer-than-the-body": lie("events answered", 16 + 32, 1024),
         "pin-of-2-to-the-32-keys": lie("pin", 8, largest),
         "status-that-nobody-knows": Frame(

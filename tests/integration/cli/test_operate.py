@@ -166,6 +166,7 @@ def mute() -> Iterator[str]:
 
 COMMANDS = [
     ["put", "k", "--text", "x"], ["get", "k", "/tmp/none/x"], ["cat", "k"], ["ls"], ["stat", "k"],
+    ["explain", "k"],
     ["rm", "k"], ["rm", "--prefix", "k", "--yes"], ["replicate", "k", "1"], ["pin", "k"],
     ["status"], ["top", "--once"], ["ready"],
 ]  # fmt: skip
@@ -210,7 +211,8 @@ def test_an_http_server_is_no_master(mooncake: Callable[..., Any], running: Any)
 
 def test_wrong_flags_are_exit_code_2(mooncake: Callable[..., Any]) -> None:
     for arguments in (
-        ["put"], ["put", "a", "b", "c"], ["ls", "--limit", "0"], ["stat"], ["cat"], ["pin"],
+        ["put"], ["put", "a", "b", "c"], ["ls", "--limit", "0"], ["stat"], ["explain"],
+        ["cat"], ["pin"],
         ["replicate", "k", "17"], ["replicate", "k", "x"], ["top", "--interval", "0"],
         ["status", "--watch", "0"], ["ls", "--timeout", "5"], ["ls", "--timeout", "0s"],
         ["ls", "--context", "none"], ["ls", "--config", "/none.toml"], ["up", "--port", "-1"],
