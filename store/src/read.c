@@ -7,6 +7,17 @@
 #include "st_internal.h"
 #include "st_step.h"
 
+void st_read_ahead(void *context, const ms_read_item *items, uint32_t count) {
+    const st_segment *segment = context;
+    uint64_t ready = atomic_load_explicit(&segment->pages_ready, memory_order_acquire);
+    for (uint32_t at = 0; at < count; at++) {
+        if (items[at].guard_page >= ready)
+            continue;
+        __builtin_prefetch((const void *)&segment->uses[items[at].guard_page], 1);
+        __builtin_prefetch((const void *)&segment->words[items[at].guard_page]);
+    }
+}
+
 ms_status st_read_begin(void *context, void *peer_context, const ms_read_item *item) {
     st_segment *segment = context;
     const st_peer *peer = peer_context;

@@ -317,6 +317,7 @@ static ms_status serve_pool(st_server *server, char *error) {
                                     .words_path = segment->words_path,
                                     .incarnation = server->header.incarnation,
                                     .ops = {.context = segment,
+                                            .read_ahead = st_read_ahead,
                                             .read_begin = st_read_begin,
                                             .read_end = st_read_end,
                                             .write_begin = st_write_begin,

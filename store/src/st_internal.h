@@ -198,6 +198,7 @@ void st_partial_drop(st_server *server, uint64_t version);
 void st_partials_close(st_server *server);
 
 /* read.c: what the engine calls for each item of READ. */
+void st_read_ahead(void *context, const ms_read_item *items, uint32_t count);
 ms_status st_read_begin(void *context, void *peer_context, const ms_read_item *item);
 uint64_t st_read_end(void *context, void *peer_context, const ms_read_item *item);
 

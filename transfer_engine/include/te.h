@@ -143,6 +143,9 @@ typedef struct te_segment_ops {
     void *context;
     /* Guarded read: compare the word, take the use count, in one step.  */
     ms_status (*read_begin)(void *context, void *peer_context, const ms_read_item *item);
+    /* Hint, may be NULL: read_begin comes next for all of these, so that what it looks at can be asked
+     * for at once. */
+    void (*read_ahead)(void *context, const ms_read_item *items, uint32_t count);
     /* After the last byte was copied into the socket: give the use count back; the word as it is
      * now. */
     uint64_t (*read_end)(void *context, void *peer_context, const ms_read_item *item);

@@ -132,14 +132,14 @@ static ms_status receive_parts(te_connection *connection, struct iovec *parts, s
         size_t came = 0;
         status = receive_some(connection, parts, count, all, is_spinning ? begun_ns : 0, &came,
                               deadline_ns);
-        is_spinning = false;
         if (status == MS_PENDING) {
+            is_spinning = false;
             continue;
         }
         if (begun_ns != 0 && status == MS_OK) {
-            te_spin_learn(engine, &connection->spin,
-                          te_now_ns() - begun_ns - connection->spin_extra_ns);
-            begun_ns = 0;
+            int64_t now_ns = te_now_ns();
+            te_spin_learn(engine, &connection->spin, now_ns - begun_ns - connection->spin_extra_ns);
+            begun_ns = is_spinning ? now_ns : 0; /* while it flows there is no need to sleep */
         }
         *received += came;
         left -= came;
@@ -155,7 +155,7 @@ static ms_status receive_parts(te_connection *connection, struct iovec *parts, s
 ms_status te_connection_receive(te_connection *connection, struct iovec *parts, size_t count,
                                 bool all, bool spin, size_t *received, int64_t deadline_ns) {
     size_t left = te_iov_bytes(parts, count);
-    if (!all || connection->is_unix || left < TE_LOW_WATER_LEAST) {
+    if (!all || spin || connection->is_unix || left < TE_LOW_WATER_LEAST) {
         return receive_parts(connection, parts, count, all, spin, received, deadline_ns);
     }
     /* All but the last bytes, for which nothing would wake us, and then those. */

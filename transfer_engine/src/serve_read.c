@@ -17,6 +17,7 @@
 
 #define SMALL_ITEMS 64u
 #define SEND_BLOCKS 256u
+#define AHEAD 64u
 
 struct te_read_job {
     ms_header header;
@@ -49,14 +50,45 @@ static uint64_t end(te_link *link, te_segment *segment, const ms_read_item *item
                : config->ops.read_end(config->ops.context, link->peer_context, item);
 }
 
+/* The misses of many small items overlap: what their checks look at, and where their bytes begin.  The
+ * items are of one segment. */
+static void look_ahead(const te_segment *segment, const ms_read_item *items, uint32_t count) {
+    const te_segment_config *config = &segment->config;
+    if (config->ops.read_ahead != NULL) {
+        config->ops.read_ahead(config->ops.context, items, count);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (items[i].offset < config->length) {
+            __builtin_prefetch((const uint8_t *)config->address + items[i].offset);
+        }
+    }
+}
+
+/* Items from `first` on that are of the same segment, at most as many as are looked ahead at. */
+static uint32_t run_of(const ms_read_item *items, uint32_t first, uint32_t count) {
+    uint32_t end = first + 1;
+    while (end < count && end - first < AHEAD && items[end].segment == items[first].segment) {
+        end++;
+    }
+    return end - first;
+}
+
 /* Begins every item; returns the bytes of those that are OK. */
 static uint64_t begin_all(te_link *link, const ms_read_item *items, uint32_t count,
                           te_segment **segments, ms_read_result *results) {
     uint64_t payload = 0;
     te_segment *segment = NULL;
+    uint32_t ahead = 0; /* up to here was looked */
     for (uint32_t i = 0; i < count; i++) {
         if (i == 0 || items[i].segment != items[i - 1].segment) {
             segment = te_segment_get(link->engine, items[i].segment);
+        }
+        if (i == ahead) {
+            uint32_t run = run_of(items, i, count);
+            if (segment != NULL && run > 1) {
+                look_ahead(segment, items + i, run);
+            }
+            ahead += run;
         }
         segments[i] = segment;
         ms_status status = begin(link, segment, &items[i]);

@@ -307,6 +307,7 @@ static ms_status exchange_read(transfer *moved, const part *taken, te_connection
         uint64_t length = range_of(moved, taken, taken->first + i, &start);
         blocks[i] = (struct iovec){.iov_base = (uint8_t *)moved->targets[taken->first + i] + start,
                                    .iov_len = (size_t)length};
+        __builtin_prefetch(blocks[i].iov_base, 1); /* the answer is still on its way */
     }
     size_t trailer = count * sizeof *results, received = 0;
     blocks[count] = (struct iovec){.iov_base = results, .iov_len = trailer};
@@ -337,8 +338,8 @@ static ms_status exchange_read(transfer *moved, const part *taken, te_connection
         size_t rest_count = count + 2, came = 0;
         uint64_t ok_bytes = 0;
         te_iov_advance(&rest, &rest_count, received);
-        status = te_connection_receive(connection, rest, rest_count, true, false, &came,
-                                       moved->deadline_ns);
+        status = te_connection_receive(connection, rest, rest_count, true,
+                                       taken->bytes <= SPIN_BYTES, &came, moved->deadline_ns);
         for (size_t i = 0; status == MS_OK && i < count; i++) {
             ok_bytes +=
                 results[i].status == MS_OK ? range_of(moved, taken, taken->first + i, &start) : 0;
