@@ -144,6 +144,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.UsageError as error:
+        if _is_without_command(error):
+            click.echo(error.format_message(), err=True)  # the help, as it is laid out
+            return int(ExitCode.USAGE)
         return int(invocation.output.error(_usage_error(error)))
     except click.ClickException as error:
         return int(invocation.output.error(ConfigError(error.format_message())))
@@ -157,6 +160,11 @@ def run(arguments: Sequence[str]) -> int:
         return int(ExitCode.OK)
     except Exception as error:
         return int(invocation.output.error(error))
+
+
+def _is_without_command(error: click.UsageError) -> bool:
+    """Say whether only a group was named: click before 8.2 shows its help by itself."""
+    return isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ()))
 
 
 def _usage_error(error: click.UsageError) -> ConfigError:

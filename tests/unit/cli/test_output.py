@@ -7,9 +7,11 @@ import json
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 from mooncake_store import errors
+from mooncake_store.cli.app import run
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.errors import Status, StoreError, error_from_status
@@ -163,3 +165,17 @@ def test_a_traceback_is_for_those_who_ask_twice(capsys: pytest.CaptureFixture[st
 def test_a_foreign_exception_is_a_defect_and_an_operating_system_s_is_not() -> None:
     assert Output(is_quiet=True).error(KeyError("x")) == ExitCode.FAILED
     assert Output(is_quiet=True).error(OSError(28, "No space left on device")) == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("group", [[], ["bench"], ["config"]])
+def test_a_group_without_a_command_shows_its_help_line_by_line(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not hasattr(click.exceptions, "NoArgsIsHelpError"):
+        pytest.skip("this click shows a group's help by itself, on standard output")
+    assert run(group) == ExitCode.USAGE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[0] == " ".join(["Usage: mooncake-store", *group, "[OPTIONS] COMMAND [ARGS]..."])
+    assert len(lines) > 5
