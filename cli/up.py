@@ -100,6 +100,7 @@ def command(
         signal.signal(number, stop)
 
     server_flags = _flags(server_settings, config, output)
+    is_kept = server_settings.values.keep and server_settings.origins["keep"] != "default"
     if server_settings.origins["keep"] == "default":
         server_flags.append("--no-keep")  # a trial on one machine ends with its memory given back
     if size is not None:
@@ -129,7 +130,8 @@ def command(
             output.document(result)
         else:
             output.result(result, _text(result))
-        output.note(f"ready after {result['ready_seconds']:.2f} s; Ctrl-C ends it")
+        end = "Ctrl-C ends it" if is_kept else "Ctrl-C ends it and gives its memory back"
+        output.note(f"ready after {result['ready_seconds']:.2f} s; {end}")
         while not stopped:
             for child in children:
                 if child.poll() is not None:

@@ -41,7 +41,7 @@ def test_up_serves_leaves_its_context_and_ends_at_ctrl_c(
             assert b"mooncake_store_build_info" in answer.read()
     result = process.end(signal.SIGINT)
     assert (result.code, result.err) == (0, "ready after " + result.err.split("ready after ")[1])
-    assert "Ctrl-C ends it" in result.err
+    assert "Ctrl-C ends it and gives its memory back" in result.err
     assert not alive(master) and not alive(up["server"]["pid"])
     assert home.left_bytes() == 0
     assert list((home.runtime / "mooncake-store").iterdir()) == []
