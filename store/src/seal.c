@@ -166,8 +166,11 @@ static ms_status seal_extent(st_segment *segment, uint32_t page, uint32_t page_c
                         .tenant = (const uint8_t *)seal->tenant,
                         .key = (const uint8_t *)seal->key};
     ms_status status = st_inventory_reserve(segment->inventory, &extent);
-    if (status != MS_OK)
+    if (status != MS_OK) {
+        /* Clients hear of a full pool, which it is not: only this line tells that a file system is. */
+        st_log(segment->server, 2, "inventory_not_extended status=%s", ms_status_name(status));
         return status;
+    }
     ST_STEP("seal: before the word");
     atomic_store(&segment->words[page], ms_word(version, 1));
     ST_STEP("seal: before the record");

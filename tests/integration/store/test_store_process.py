@@ -16,7 +16,7 @@ import pytest
 
 from mooncake_store.client import Client
 from mooncake_store.config import GIB, MIB
-from mooncake_store.errors import ConfigError
+from mooncake_store.errors import ConfigError, PoolFullError
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.store.process import default_pool_size
 
@@ -348,3 +348,25 @@ def test_a_frozen_server_is_given_up_and_taken_back(host: Host) -> None:
     with Client(master.address, strict=True) as client:
         wait_until(lambda: client.put("key", b"value") is True)
         assert client.get("key") == b"value"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system takes root")
+def test_a_file_system_that_is_full_is_named_in_the_log(host: Host, tmp_path: Path) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(tmp_path)]
+    if subprocess.run(command, capture_output=True, timeout=10, check=False).returncode != 0:
+        pytest.skip("no mounts here")
+    try:
+        master = host.master()
+        server = host.server(master, name="node-a", segment_dir=str(tmp_path))
+        fill = tmp_path / "fill"
+        with pytest.raises(OSError, match="No space left"):
+            fill.write_bytes(bytes(24 * MIB))
+        with Client(master.address) as client:
+            with pytest.raises(PoolFullError):
+                client.put("key", b"value")
+            server.wait_log("inventory_not_extended status=NO_SPACE")
+            fill.unlink()
+            assert client.put("key", b"value") is True
+        server.stop()
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], timeout=10, check=True)
