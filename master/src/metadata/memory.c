@@ -20,7 +20,7 @@ static bool fails(void) { return fail_after != 0 && --fail_after == 0; }
  * else really leaves the process. */
 #define PAGE_BYTES 4096u
 #define KEPT_PAGES_MAX 16u /* of a piece that is kept */
-#define KEPT_PIECES 16u    /* of one size */
+#define KEPT_PIECES 4u     /* of one size */
 
 typedef struct kept_size {
     void *pieces[KEPT_PIECES];
