@@ -1,0 +1,1 @@
+"""Faults against real processes: what was done is recorded, and checked afterwards."""
