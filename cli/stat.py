@@ -30,6 +30,7 @@ def command(output: Output, access: Access, key: str) -> int:
     document = {
         "key": found.key, "size_bytes": found.size_bytes, "version": found.version,
         "replicas": [asdict(replica) for replica in found.replicas],
+        "replicas_wanted": found.replicas_wanted,
         "age_seconds": found.age_s, "idle_seconds": found.idle_s, "ttl_seconds": found.ttl_s,
         "pins": found.pin_count, "uses": found.use_count,
         "hard_pinned": found.is_hard_pinned, "soft_pinned": found.is_soft_pinned,
@@ -46,7 +47,7 @@ def command(output: Output, access: Access, key: str) -> int:
         f"key       {printable(found.key)}",
         f"size      {approximate_size(found.size_bytes)} ({found.size_bytes:,} bytes)",
         f"version   {found.version}",
-        f"replicas  {len(found.replicas)}: {printable(nodes)}",
+        f"replicas  {len(found.replicas)} of {found.replicas_wanted}: {printable(nodes)}",
         f"age       {found.age_s:.1f} s, last used {found.idle_s:.1f} s ago",
         f"uses      {found.use_count}",
         *([f"crc32c    {checksum}"] if checksum else []),

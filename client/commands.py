@@ -37,6 +37,7 @@ from mooncake_store.protocol.methods import (
     Policy,
     ReplicaState,
     Tier,
+    replicas_wanted,
 )
 
 __all__ = [
@@ -95,6 +96,7 @@ def _stat(key: str, answer: frames.StatAnswer, names: dict[int, str]) -> ObjectS
         size_bytes=location.size,
         version=location.version,
         replicas=_replicas(location, names),
+        replicas_wanted=replicas_wanted(location.flags),
         age_s=answer.age_ms / 1000,
         idle_s=answer.idle_ms / 1000,
         ttl_s=_ttl_s(answer.ttl_ms),

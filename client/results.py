@@ -39,12 +39,14 @@ class ObjectStat:
         pin_count: Pins of sessions.
         idle_s: Since the last use that the master knows of.
         checksum: CRC32C of the value; None: it was put without.
+        replicas_wanted: What is short of so many is copied again in the background.
     """
 
     key: str
     size_bytes: int
     version: int
     replicas: tuple[ReplicaStat, ...]
+    replicas_wanted: int
     age_s: float
     idle_s: float
     ttl_s: float | None

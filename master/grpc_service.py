@@ -39,6 +39,7 @@ from mooncake_store.protocol.methods import (
     Policy,
     PutFlag,
     Role,
+    replicas_wanted,
 )
 from mooncake_store.serving.grpc_server import failures, time_left_s
 from mooncake_store.transfer_engine.message_channel import Answer, AskingEngine, MessageChannel
@@ -683,6 +684,7 @@ def _location(location: frames.Location) -> types_pb2.Location:
         soft_pin=bool(location.flags & ObjectFlag.SOFT_PIN),
         lifetime_ms=location.lifetime_ms,
         replicas=[_replica(replica) for replica in location.replicas],
+        replicas_wanted=replicas_wanted(location.flags) if location.replicas else 0,
     )
 
 

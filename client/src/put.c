@@ -495,7 +495,8 @@ ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_o
                       .expiry_ms = options->ttl_ms != 0 ? wall_ms() + options->ttl_ms : 0,
                       .object_flags =
                           (uint8_t)((options->flags & MS_PUT_HARD_PIN ? MS_OBJECT_HARD_PIN : 0) |
-                                    (options->flags & MS_PUT_SOFT_PIN ? MS_OBJECT_SOFT_PIN : 0))};
+                                    (options->flags & MS_PUT_SOFT_PIN ? MS_OBJECT_SOFT_PIN : 0) |
+                                    ms_wanted_flags(options->replica_count))};
     if (count > 16) {
         put.states = malloc(count * sizeof *put.states);
         if (put.states == NULL) {

@@ -55,6 +55,8 @@ static const struct {
      "Changes of pins and TTLs that a holder did not confirm."},
     {"events", "events_total", "Events of objects and store servers."},
     {"memory_failures", "memory_failures_total", "Requests refused for want of memory."},
+    {"objects_short", "objects_short", "Objects with fewer replicas than wanted."},
+    {"replicas_short", "replicas_short", "Replicas that are wanted and not there."},
 };
 
 static void core_metric(size_t id, ma_metric *metric) {

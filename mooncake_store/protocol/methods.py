@@ -21,6 +21,7 @@ __all__ = [
     "Right",
     "Role",
     "Tier",
+    "replicas_wanted",
 ]
 
 
@@ -142,6 +143,15 @@ class ObjectFlag(IntFlag):
     SOFT_PIN = 1 << 1
     HAS_CHECKSUM = 1 << 2
     IS_COPY = 1 << 3  # of a server's record: sealed by COPY, under a version of its own
+
+
+OBJECT_WANTED_SHIFT = 4
+"""Bits 4 to 7 beside these flags: how many replicas are wanted beyond the first."""
+
+
+def replicas_wanted(flags: int) -> int:
+    """Return how many replicas are wanted of an object with these flags."""
+    return (flags >> OBJECT_WANTED_SHIFT & 15) + 1
 
 
 class PutFlag(IntFlag):

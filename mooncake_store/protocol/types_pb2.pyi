@@ -118,7 +118,7 @@ class Replica(_message.Message):
     def __init__(self, server: _Optional[int] = ..., incarnation: _Optional[int] = ..., segment: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., extents: _Optional[_Iterable[_Union[Extent, _Mapping]]] = ...) -> None: ...
 
 class Location(_message.Message):
-    __slots__ = ("status", "version", "size_bytes", "checksum", "hard_pin", "soft_pin", "lifetime_ms", "replicas")
+    __slots__ = ("status", "version", "size_bytes", "checksum", "hard_pin", "soft_pin", "lifetime_ms", "replicas", "replicas_wanted")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Location(_message.Message):
     SOFT_PIN_FIELD_NUMBER: _ClassVar[int]
     LIFETIME_MS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_WANTED_FIELD_NUMBER: _ClassVar[int]
     status: Status
     version: int
     size_bytes: int
@@ -135,4 +136,5 @@ class Location(_message.Message):
     soft_pin: bool
     lifetime_ms: int
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, status: _Optional[_Union[Status, str]] = ..., version: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., hard_pin: bool = ..., soft_pin: bool = ..., lifetime_ms: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    replicas_wanted: int
+    def __init__(self, status: _Optional[_Union[Status, str]] = ..., version: _Optional[int] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., hard_pin: bool = ..., soft_pin: bool = ..., lifetime_ms: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., replicas_wanted: _Optional[int] = ...) -> None: ...

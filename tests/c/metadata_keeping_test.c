@@ -101,7 +101,8 @@ static void replicas_change(void) {
     harness_check(h);
     for (uint32_t i = 0; i < 3; i++)
         EXPECT(pages_free(i) == 8);
-    EXPECT(change("a", 1, 0, 2, 10) == MS_OK); /* fewer: the one at server 1 first */
+    EXPECT(change("a", 1, 0, 2, 10) == MS_PENDING && /* fewer: the one at server 1 first */
+           harness_answer_of(h, 10) == MS_OK);
     EXPECT(harness_lookup(h, "a", &after) == MS_OK && after.head.replica_count == 1);
     EXPECT(after.replicas[0].head.server != 1);
     h->holds_copies = false;
@@ -121,7 +122,7 @@ static void a_change_that_fails_leaves_nothing_behind(void) {
     EXPECT(harness_put(h, "a", 4096) == MS_OK);
     EXPECT(change("a", 5, 0, 0, 6) == MS_PENDING &&
            harness_answer_of(h, 6) == MS_OK); /* as many as there can be */
-    EXPECT(change("a", 1, 0, 0, 6) == MS_OK);
+    EXPECT(change("a", 1, 0, 0, 16) == MS_PENDING && harness_answer_of(h, 16) == MS_OK);
     h->copy_status = MS_IO_ERROR;
     EXPECT(change("a", 2, 0, 0, 7) == MS_PENDING && harness_answer_of(h, 7) == MS_IO_ERROR);
     h->copy_status = MS_OK;

@@ -147,7 +147,13 @@ static int check_lists(const md_shard *shard, uint64_t *listed, uint64_t *soft) 
     return 0;
 }
 
-static int check_shard(const md_core *core, uint32_t number, uint64_t *objects, uint64_t *writing) {
+/* Objects with fewer replicas than wanted. */
+typedef struct shortage {
+    uint64_t objects, replicas;
+} shortage;
+
+static int check_shard(const md_core *core, uint32_t number, uint64_t *objects, uint64_t *writing,
+                       shortage *short_of) {
     const md_shard *shard = &core->shards[number];
     uint32_t records = 0, slots = 0, extras = 0;
     for (uint32_t i = 0; i < shard->record_fresh; i++) {
@@ -156,6 +162,12 @@ static int check_shard(const md_core *core, uint32_t number, uint64_t *objects, 
             continue;
         records++;
         *objects += record->state == MD_RECORD_COMPLETE;
+        md_replica_set set;
+        md_record_replicas(shard, record, &set);
+        if (record->state == MD_RECORD_COMPLETE && set.count < record->more_wanted + 1u) {
+            short_of->objects++;
+            short_of->replicas += record->more_wanted + 1u - set.count;
+        }
         *writing += record->state == MD_RECORD_WRITING;
         CHECK(md_shard_of(record->hash) == number);
         CHECK(md_index_find(shard, record->hash, (md_record_state)record->state) == i + 1);
@@ -225,14 +237,17 @@ static int check_waits(const md_core *core) {
 
 int md_check(const md_core *core) {
     uint64_t objects = 0, writing = 0, listed = 0, soft = 0;
+    shortage short_of = {0};
     int line = 0;
     for (uint32_t s = 0; s < MD_SHARDS && line == 0; s++) {
-        line = check_shard(core, s, &objects, &writing);
+        line = check_shard(core, s, &objects, &writing, &short_of);
         if (line == 0)
             line = check_lists(&core->shards[s], &listed, &soft);
     }
     if (line != 0)
         return line;
+    CHECK(short_of.objects == MD_COUNT(core, objects_short) &&
+          short_of.replicas == MD_COUNT(core, replicas_short));
     CHECK(objects == MD_COUNT(core, objects) && writing == MD_COUNT(core, puts_open));
     CHECK(writing == core->puts.count && listed == core->listed_count && soft == core->soft_count);
     CHECK(core->frees.count == core->free_of.count &&

@@ -64,6 +64,10 @@ static void take_note(md_core *core, md_shard *shard, uint32_t record, const hel
     md_extra *extra = md_record_need_extra(shard, record);
     extra->note = replica->note;
     extra->expires_at_ms = expiry_of(core, replica->expiry_ms);
+    at = md_record_at(shard, record);
+    md_object_count(core, shard, at, -1);
+    at->more_wanted = (ms_replicas_wanted(replica->flags) - 1) & (MS_REPLICAS_MAX - 1);
+    md_object_count(core, shard, at, 1);
     const uint8_t noted = MS_OBJECT_HARD_PIN | MS_OBJECT_SOFT_PIN | MD_HAS_EXPIRY;
     md_object_set_flags(core, md_shard_of(at->hash), record,
                         (uint8_t)((at->flags & ~noted) |
@@ -94,6 +98,7 @@ static ms_status take_new(md_core *core, const held *replica) {
     at->size = replica->size;
     at->checksum = replica->checksum;
     at->flags = replica->flags & MD_OBJECT_FLAGS;
+    at->more_wanted = (ms_replicas_wanted(replica->flags) - 1) & (MS_REPLICAS_MAX - 1);
     at->is_copy = (replica->flags & MS_OBJECT_IS_COPY) != 0;
     bool has_note = replica->note > replica->version;
     if (tenant != 0 || has_note || replica->group != 0 || replica->expiry_ms != 0 ||
@@ -146,7 +151,7 @@ static ms_status take_replica(md_core *core, uint32_t record, const held *replic
     at = md_record_at(shard, record);
     md_record_replicas(shard, at, &set);
     md_pages_count(core, &set, MD_PAGES_COMPLETE, -1);
-    md_unpinned_pages(core, shard, at, -1);
+    md_object_count(core, shard, at, -1);
     set.replicas[set.count] = (md_replica){.server = (uint16_t)replica->server,
                                            .segment = replica->segment,
                                            .extent_count = replica->extent_count,
@@ -154,7 +159,7 @@ static ms_status take_replica(md_core *core, uint32_t record, const held *replic
     set.extents[set.count++] = replica->extents;
     md_record_set_replicas(shard, at, set.count, set.replicas, set.extents);
     md_pages_count(core, &set, MD_PAGES_COMPLETE, 1);
-    md_unpinned_pages(core, shard, at, 1);
+    md_object_count(core, shard, at, 1);
     take_note(core, shard, record, replica);
     MD_COUNT(core, replicas_added)++;
     md_event(core, MS_EVENT_REPLICA_ADDED, at->version, at->size, replica->server + 1,

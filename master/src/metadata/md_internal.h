@@ -59,6 +59,7 @@ typedef struct md_record {
     uint8_t list_class;
     uint8_t is_changing : 1; /* change_replica is at work on it */
     uint8_t is_copy : 1;     /* its version is that of copies, not of a put */
+    uint8_t more_wanted : 4; /* replicas, beyond the first */
 } md_record;
 _Static_assert(sizeof(md_record) <= 96, "budget: 160 bytes a key");
 
@@ -315,6 +316,7 @@ typedef struct md_change {
     uint32_t next, previous; /* queue */
     uint32_t timer;
     uint32_t replica_count;  /* of the object when done */
+    uint32_t wanted;         /* how many replicas are wanted of it from then on */
     uint32_t target_server;  /* + 1, 0: any */
     uint32_t leaving_server; /* + 1, 0: none */
     uint32_t target_count,
@@ -417,7 +419,9 @@ typedef struct md_cause {
     X(notes_failed)                                                                                \
     X(events)                                                                                      \
     X(sessions_ended)                                                                              \
-    X(memory_failures)
+    X(memory_failures)                                                                             \
+    X(objects_short)                                                                               \
+    X(replicas_short)
 
 typedef enum {
 #define X(name) MD_COUNT_##name,
@@ -557,8 +561,13 @@ void md_object_keep_replicas(md_core *core, uint32_t shard, uint32_t record, uin
 /* Replicas of an open put end, without changing the places of the others.  Needs the same. */
 void md_object_drop_replicas(md_core *core, uint32_t shard, uint32_t record, uint64_t mask);
 typedef enum { MD_PAGES_WRITING, MD_PAGES_COMPLETE, MD_PAGES_UNPINNED } md_pages_kind;
-/* When replicas or pins of an object change: with -1 before, with 1 after that. */
-void md_unpinned_pages(md_core *core, md_shard *shard, const md_record *record, int sign);
+/* When replicas, pins or what is wanted of an object change: with -1 before, with 1 after that. */
+void md_object_count(md_core *core, md_shard *shard, const md_record *record, int sign);
+/* Flags as records and locations carry them. */
+static inline uint8_t md_record_flags(const md_record *record) {
+    return (uint8_t)((record->flags & MD_OBJECT_FLAGS) | record->more_wanted
+                                                             << MS_OBJECT_WANTED_SHIFT);
+}
 /* Sets flags (MD_IS_LISTED stays as it is), and what follows from that. */
 void md_object_set_flags(md_core *core, uint32_t shard, uint32_t record, uint8_t flags);
 void md_pages_count(md_core *core, const md_replica_set *set, md_pages_kind kind, int sign);
@@ -691,6 +700,9 @@ void md_changes_close(md_core *core);
 void md_partials_close(md_core *core);
 void md_server_close(md_core *core, uint32_t server);
 void md_change_noted(md_core *core, uint64_t version, ms_status status);
+/* The holders of an object are told its flags and expiry, and how many replicas are wanted. */
+ms_status md_note_object(md_core *core, uint32_t shard, uint32_t record, uint32_t flags,
+                         int64_t expires_at_ms, uint64_t waiter);
 ms_status md_note_start(md_core *core, ms_hash hash, uint64_t version, uint32_t flags,
                         int64_t expires_at_ms, uint32_t count, const md_replica *replicas,
                         const ms_extent *const *extents, uint64_t waiter, bool is_for_change);

@@ -1,4 +1,5 @@
-/* Notes: what changes of a stored object without its bytes (hard pin, soft pin, TTL), at all of its holders. */
+/* Notes: what changes of a stored object without its bytes (hard pin, soft pin, TTL, how many replicas are wanted),
+ * at all of its holders. */
 #include "md_internal.h"
 
 static md_note *note_at(md_core *core, uint32_t note) { return md_pool_at(&core->notes, note); }
@@ -40,7 +41,7 @@ ms_status md_note_start(md_core *core, ms_hash hash, uint64_t version, uint32_t 
                                  .expiry_ms = md_wall_expiry(core, expires_at_ms),
                                  .segment = replicas[i].segment,
                                  .page = extents[i][0].page,
-                                 .flags = flags & MD_OBJECT_FLAGS};
+                                 .flags = flags};
     }
     note->timer =
         md_timer_start(core, core->now.now_ms + MD_NOTE_TIMEOUT_MS, MD_TIMER_NOTE, number);
@@ -114,9 +115,6 @@ ms_status md_annotate(md_core *core, md_now now, uint32_t tenant, ms_hash hash, 
     md_record *at = md_record_at(shard, record);
     if (md_record_tenant(shard, at) != tenant || !md_record_has_key(shard, at, key, key_length))
         return MS_BAD_REQUEST;
-    if (!md_shard_reserve(shard, 0, 0))
-        return MS_NO_MEMORY;
-    at = md_record_at(shard, record);
     uint32_t mask = (annotate->fields & MS_ANNOTATE_HARD_PIN ? MS_OBJECT_HARD_PIN : 0u) |
                     (annotate->fields & MS_ANNOTATE_SOFT_PIN ? MS_OBJECT_SOFT_PIN : 0u);
     uint32_t flags = (at->flags & ~mask) | (annotate->flags & mask);
@@ -127,9 +125,19 @@ ms_status md_annotate(md_core *core, md_now now, uint32_t tenant, ms_hash hash, 
         expires_at_ms = is_never ? MD_NEVER : core->now.now_ms + (int64_t)annotate->ttl_ms;
         flags = (flags & ~(uint32_t)MD_HAS_EXPIRY) | (is_never ? 0u : (uint32_t)MD_HAS_EXPIRY);
     }
+    return md_note_object(core, shard_number, record, flags, expires_at_ms, waiter);
+}
+
+ms_status md_note_object(md_core *core, uint32_t shard_number, uint32_t record, uint32_t flags,
+                         int64_t expires_at_ms, uint64_t waiter) {
+    md_shard *shard = &core->shards[shard_number];
+    if (!md_shard_reserve(shard, 0, 0))
+        return MS_NO_MEMORY;
+    md_record *at = md_record_at(shard, record);
     md_replica_set set;
     md_record_replicas(shard, at, &set);
-    ms_status status = md_note_start(core, hash, at->version, flags, expires_at_ms, set.count,
+    uint32_t told = (flags & MD_OBJECT_FLAGS) | ms_wanted_flags(at->more_wanted + 1u);
+    ms_status status = md_note_start(core, at->hash, at->version, told, expires_at_ms, set.count,
                                      set.replicas, set.extents, waiter, false);
     if (status != MS_PENDING)
         return status;

@@ -89,20 +89,27 @@ void md_pages_count(md_core *core, const md_replica_set *set, md_pages_kind kind
 }
 
 /* What a pin protects can never make room; a parent can, after its children. */
-void md_unpinned_pages(md_core *core, md_shard *shard, const md_record *record, int sign) {
-    if (record->state != MD_RECORD_COMPLETE || record->flags & (MS_OBJECT_HARD_PIN | MD_IS_PINNED))
+void md_object_count(md_core *core, md_shard *shard, const md_record *record, int sign) {
+    bool may_make_room = (record->flags & (MS_OBJECT_HARD_PIN | MD_IS_PINNED)) == 0;
+    if (record->state != MD_RECORD_COMPLETE || (!may_make_room && record->more_wanted == 0))
         return;
     md_replica_set set;
     md_record_replicas(shard, record, &set);
-    md_pages_count(core, &set, MD_PAGES_UNPINNED, sign);
+    if (set.count < record->more_wanted + 1u) {
+        uint64_t more = record->more_wanted + 1u - set.count;
+        MD_COUNT(core, objects_short) += sign > 0 ? 1 : UINT64_MAX;
+        MD_COUNT(core, replicas_short) += sign > 0 ? more : 0 - more;
+    }
+    if (may_make_room)
+        md_pages_count(core, &set, MD_PAGES_UNPINNED, sign);
 }
 
 void md_object_set_flags(md_core *core, uint32_t shard_number, uint32_t record, uint8_t flags) {
     md_shard *shard = &core->shards[shard_number];
     md_record *at = md_record_at(shard, record);
-    md_unpinned_pages(core, shard, at, -1);
+    md_object_count(core, shard, at, -1);
     at->flags = (uint8_t)((flags & ~MD_IS_LISTED) | (at->flags & MD_IS_LISTED));
-    md_unpinned_pages(core, shard, at, 1);
+    md_object_count(core, shard, at, 1);
     md_evict_list_review(core, shard_number, record);
 }
 
@@ -130,7 +137,7 @@ void md_object_appear(md_core *core, uint32_t shard_number, uint32_t record) {
         at->flags = (uint8_t)(at->flags | (hold->pin_count > 0 ? MD_IS_PINNED : 0) |
                               (hold->children > 0 ? MD_IS_PARENT : 0));
     }
-    md_unpinned_pages(core, shard, at, 1);
+    md_object_count(core, shard, at, 1);
     md_evict_stored(core, ms_pages_of(at->size));
     md_evict_list_add(core, shard_number, record);
     MD_COUNT(core, objects)++;
@@ -211,7 +218,7 @@ bool md_object_depart(md_core *core, uint32_t shard_number, uint32_t record, md_
     md_record_replicas(shard, at, &set);
     md_evict_list_remove(core, shard_number, record);
     md_pages_count(core, &set, MD_PAGES_COMPLETE, -1);
-    md_unpinned_pages(core, shard, at, -1);
+    md_object_count(core, shard, at, -1);
     free_replicas(core, leave, &set, UINT64_MAX, at->version, 0, false);
     MD_COUNT(core, objects)--;
     MD_COUNT(core, object_bytes) -= at->size;
@@ -243,7 +250,7 @@ void md_object_keep_replicas(md_core *core, uint32_t shard_number, uint32_t reco
     md_replica_set set;
     md_record_replicas(shard, at, &set);
     md_pages_kind kind = at->state == MD_RECORD_COMPLETE ? MD_PAGES_COMPLETE : MD_PAGES_WRITING;
-    md_unpinned_pages(core, shard, at, -1);
+    md_object_count(core, shard, at, -1);
     md_pages_count(core, &set, kind, -1);
     uint32_t leave = md_leave_open(core, at->hash, at->version);
     free_replicas(core, leave, &set, ~keep, at->version, 0, kind == MD_PAGES_WRITING);
@@ -257,7 +264,7 @@ void md_object_keep_replicas(md_core *core, uint32_t shard_number, uint32_t reco
     md_record_set_replicas(shard, at, count, set.replicas, set.extents);
     set.count = count;
     md_pages_count(core, &set, kind, 1);
-    md_unpinned_pages(core, shard, at, 1);
+    md_object_count(core, shard, at, 1);
     md_leave_opened(core, leave);
 }
 
@@ -291,7 +298,7 @@ void md_write_location(md_core *core, const md_shard *shard, const md_record *re
                             .size = record->size,
                             .checksum =
                                 record->flags & MS_OBJECT_HAS_CHECKSUM ? record->checksum : 0,
-                            .flags = record->flags & MD_OBJECT_FLAGS,
+                            .flags = md_record_flags(record),
                             .lifetime_ms = lifetime_ms};
     MS_WRITER_STRUCT(out, &location);
     for (uint32_t i = 0; i < set.count; i++) {

@@ -258,6 +258,8 @@ static void enter_record(md_core *core, uint32_t tenant, const ms_put_item *item
     at->state = MD_RECORD_WRITING;
     at->size = item->size;
     at->newer = put;
+    at->more_wanted =
+        (item->replica_count == 0 ? 0u : item->replica_count - 1u) & (MS_REPLICAS_MAX - 1);
     at->flags = (uint8_t)((item->flags & MS_PUT_HARD_PIN ? MS_OBJECT_HARD_PIN : 0) |
                           (item->flags & MS_PUT_SOFT_PIN ? MS_OBJECT_SOFT_PIN : 0));
     if (tenant == 0 && ms_hash_is_none(item->parent) && item->group == 0 && item->ttl_ms == 0)

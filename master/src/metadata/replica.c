@@ -255,6 +255,11 @@ void md_changes_run(md_core *core) {
     }
 }
 
+/* Flags of the object as its copies carry them. */
+static uint8_t change_flags(const md_change *change, const md_record *record) {
+    return (uint8_t)((record->flags & MD_OBJECT_FLAGS) | ms_wanted_flags(change->wanted));
+}
+
 ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out) {
     uint32_t number = md_map_get(&core->task_of, task / MS_REPLICAS_MAX);
     uint32_t target = (uint32_t)(task % MS_REPLICAS_MAX);
@@ -285,7 +290,7 @@ ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out) {
                             .size = record->size,
                             .checksum =
                                 record->flags & MS_OBJECT_HAS_CHECKSUM ? record->checksum : 0,
-                            .flags = record->flags & MD_OBJECT_FLAGS,
+                            .flags = change_flags(change, record),
                             .lifetime_ms = core->config.location_lifetime_ms};
     MS_WRITER_STRUCT(out, &location);
     const md_replica *ends[] = {&from->replicas[source], to};
@@ -334,7 +339,7 @@ static void finish(md_core *core, uint32_t number) {
     record = record_of(core, change);
     md_replica_set old, new = targets_of(change);
     md_record_replicas(shard, record, &old);
-    md_unpinned_pages(core, shard, record, -1);
+    md_object_count(core, shard, record, -1);
     md_pages_count(core, &old, MD_PAGES_COMPLETE, -1);
     uint32_t leave = md_leave_open(core, change->hash, change->source_version);
     for (uint32_t i = 0; i < old.count; i++)
@@ -347,8 +352,9 @@ static void finish(md_core *core, uint32_t number) {
     md_record_set_replicas(shard, record, new.count, new.replicas, new.extents);
     record->version = change->source_version = change->version;
     record->is_copy = 1;
+    record->more_wanted = (change->wanted - 1) & (MS_REPLICAS_MAX - 1);
     md_pages_count(core, &new, MD_PAGES_COMPLETE, 1);
-    md_unpinned_pages(core, shard, record, 1);
+    md_object_count(core, shard, record, 1);
     md_leave_opened(core, leave);
     for (uint32_t i = 0; i < change->first_count; i++)
         md_event(core, MS_EVENT_REPLICA_ADDED, record->version, record->size,
@@ -375,9 +381,9 @@ static void all_copied(md_core *core, uint32_t number) {
     change->note = note;
     change->is_noting = 1;
     md_replica_set set = targets_of(change);
-    ms_status status = md_note_start(core, change->hash, change->version, record->flags,
-                                     md_record_expiry(shard, record), set.count, set.replicas,
-                                     set.extents, 0, true);
+    ms_status status = md_note_start(core, change->hash, change->version,
+                                     change_flags(change, record), md_record_expiry(shard, record),
+                                     set.count, set.replicas, set.extents, 0, true);
     if (status != MS_PENDING)
         fail(core, number, status);
 }
@@ -436,6 +442,22 @@ static uint64_t replicas_to_keep(const md_replica_set *set, uint32_t count, uint
     return keep;
 }
 
+/* So many replicas are wanted from now on; its holders are told, for the masters to come.  A holder that cannot be
+ * told makes no difference to the caller: all that can come of it is a replica more, one day. */
+static ms_status want(md_core *core, uint32_t shard_number, uint32_t record, uint32_t wanted,
+                      uint64_t waiter) {
+    md_shard *shard = &core->shards[shard_number];
+    md_record *at = md_record_at(shard, record);
+    if (at->more_wanted + 1u == wanted)
+        return MS_OK;
+    md_object_count(core, shard, at, -1);
+    at->more_wanted = (wanted - 1) & (MS_REPLICAS_MAX - 1);
+    md_object_count(core, shard, at, 1);
+    ms_status status =
+        md_note_object(core, shard_number, record, at->flags, md_record_expiry(shard, at), waiter);
+    return status == MS_PENDING ? MS_PENDING : MS_OK;
+}
+
 static ms_status reduce(md_core *core, uint32_t shard_number, uint32_t record, uint32_t count,
                         uint32_t leaving) {
     md_shard *shard = &core->shards[shard_number];
@@ -465,17 +487,18 @@ static bool has_candidate(md_core *core, const md_replica_set *set, uint32_t tar
     return false;
 }
 
-static ms_status enqueue(md_core *core, ms_hash hash, uint64_t version, uint32_t count,
-                         uint32_t target, uint32_t leaving, uint64_t waiter) {
+static ms_status enqueue(md_core *core, const md_record *record, uint32_t count, uint32_t target,
+                         uint32_t leaving, uint64_t waiter) {
     if (!md_pool_reserve(&core->changes, 1) || !md_pool_reserve(&core->wheel.timers, 1) ||
         !md_effects_reserve(core, 1))
         return MS_NO_MEMORY;
     uint32_t number = md_pool_take(&core->changes);
     md_change *change = change_at(core, number);
-    change->hash = hash;
-    change->source_version = version;
+    change->hash = record->hash;
+    change->source_version = record->version;
     change->waiter = waiter;
     change->replica_count = count;
+    change->wanted = leaving == 0 ? count : record->more_wanted + 1u;
     change->target_server = target;
     change->leaving_server = leaving;
     change->previous = core->change_last;
@@ -528,19 +551,21 @@ ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash 
     uint32_t target = has_target ? 0 : asked->target_server;
     bool is_possible = has_candidate(core, &set, target);
     if (asked->replica_count != 0) {
-        if (asked->replica_count == count)
-            return MS_OK;
+        ms_status status = MS_OK;
+        if (asked->replica_count > count)
+            return is_possible ? enqueue(core, record, asked->replica_count, target, 0, waiter)
+                               : MS_NO_SPACE;
         if (asked->replica_count < count)
-            return reduce(core, shard_number, number, asked->replica_count, asked->source_server);
-        return is_possible
-                   ? enqueue(core, hash, record->version, asked->replica_count, target, 0, waiter)
-                   : MS_NO_SPACE;
+            status = reduce(core, shard_number, number, asked->replica_count, asked->source_server);
+        return status == MS_OK ? want(core, shard_number, number, asked->replica_count, waiter)
+                               : status;
     }
     uint32_t leaving = asked->source_server != 0 ? asked->source_server : first;
     if (asked->target_server == leaving)
         return MS_OK;
-    if (has_target)
-        return reduce(core, shard_number, number, count - 1, leaving);
-    return is_possible ? enqueue(core, hash, record->version, count, target, leaving, waiter)
-                       : MS_NO_SPACE;
+    if (has_target) {
+        ms_status status = reduce(core, shard_number, number, count - 1, leaving);
+        return status == MS_OK ? want(core, shard_number, number, count - 1, waiter) : status;
+    }
+    return is_possible ? enqueue(core, record, count, target, leaving, waiter) : MS_NO_SPACE;
 }

@@ -242,7 +242,7 @@ typedef struct ms_location {
     uint64_t version;     /* epoch (20 bits), sequence (43 bits) */
     uint64_t size;        /* bytes of the object */
     uint32_t checksum;    /* CRC32C of the whole object; 0 when HAS_CHECKSUM is not set */
-    uint32_t flags;       /* ms_object_flag */
+    uint32_t flags;       /* ms_object_flag, replicas wanted */
     uint32_t lifetime_ms; /* location: from when the request was sent; grant: deadline of the put */
     uint32_t reserved;
 } ms_location;
@@ -254,6 +254,16 @@ enum ms_object_flag {
     MS_OBJECT_HAS_CHECKSUM = 1u << 2,
     MS_OBJECT_IS_COPY = 1u << 3, /* of a record: sealed by COPY, under a version of its own */
 };
+
+/* Bits 4 to 7 of these flags: how many replicas are wanted beyond the first, so that a master that rebuilds its
+ * index knows which objects are short of some. */
+#define MS_OBJECT_WANTED_SHIFT 4u
+static inline uint32_t ms_replicas_wanted(uint32_t flags) {
+    return (flags >> MS_OBJECT_WANTED_SHIFT & (MS_REPLICAS_MAX - 1)) + 1;
+}
+static inline uint32_t ms_wanted_flags(uint32_t replica_count) {
+    return replica_count < 2 ? 0 : (replica_count - 1) << MS_OBJECT_WANTED_SHIFT;
+}
 
 static inline uint64_t ms_word(uint64_t version, int live) {
     return version << 1 | (uint64_t)(live != 0);
