@@ -303,7 +303,7 @@ def _is_master(port: int) -> bool:
     from mooncake_store.client import Client
 
     try:
-        with Client(f"127.0.0.1:{port}", connect_timeout_s=1.0):
+        with Client(f"127.0.0.1:{port}", connect_timeout_s=1.0, wait_for_master=False):
             return True
     except StoreError:
         return False
@@ -316,7 +316,9 @@ def master_check(target: Target, timeout_s: float) -> Check:
     where = f"{target.shown} ({target.origin})"
     started = time.perf_counter()
     try:
-        with Client(target.master, strict=True, connect_timeout_s=timeout_s) as store:
+        with Client(
+            target.master, strict=True, connect_timeout_s=timeout_s, wait_for_master=False
+        ) as store:
             members = store.members(timeout_s=timeout_s)
     except StoreError as error:
         # Nobody asked for one: a machine without a running store is a healthy machine.

@@ -35,7 +35,9 @@ def _complete(parameters: Mapping[str, Any], begun: str) -> list[str]:
     document, _ = read_document(parameters.get("config"))
     target = resolve(parameters.get("master"), parameters.get("context"), document)
     end = time.monotonic() + BUDGET_S
-    with Client(target.master, strict=True, connect_timeout_s=BUDGET_S) as store:
+    with Client(
+        target.master, strict=True, connect_timeout_s=BUDGET_S, wait_for_master=False
+    ) as store:
         left_s = end - time.monotonic()
         if left_s <= 0:
             return []

@@ -116,7 +116,9 @@ class Access:
 
         from mooncake_store.client import Client
 
-        config = replace(self.settings, strict=True, name="mooncake-store command")
+        config = replace(
+            self.settings, strict=True, wait_for_master=False, name="mooncake-store command"
+        )
         if self.timeout_s is not None:
             config = replace(config, timeout_s=self.timeout_s, connect_timeout_s=self.timeout_s)
         return Client(self.target.master, config=config, **settings)

@@ -97,6 +97,7 @@ def open_handle(core: ClientCore, master: str | None) -> int:
     given.staging_bytes = config.staging_size_bytes
     given.allow_local = config.use_local_paths
     given.allow_relay = config.use_relay
+    given.wait_for_master = config.wait_for_master
     if config.checksums not in CHECKSUMS:
         raise RequestError(f"checksums: one of {', '.join(CHECKSUMS)}, not {config.checksums!r}")
     given.checksums = CHECKSUMS.index(config.checksums)

@@ -17,6 +17,9 @@ class ClientConfig:
 
     timeout_s: float = setting(5.0, "deadline of a call that names none")
     connect_timeout_s: float = setting(5.0, "deadline of opening a client")
+    wait_for_master: bool = setting(
+        True, "opening waits, up to connect_timeout_s, for a master that is not there yet"
+    )
     strict: bool = setting(False, "reading calls raise instead of answering a failure as a miss")
     replicas: int = setting(1, "copies of an object, each on another node")
     tenant: str = setting("default", "name space of the keys; one exists in this version")

@@ -177,7 +177,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What this client has done so far."""
+    """What this client has done so far.
+
+    Attributes:
+        reads_moved: Reads that went to another replica because a node did not answer in time.
+        puts_moved: Puts that were begun again because the node of their grant did not answer.
+        calls_repeated: Calls that were sent again when the master, or the next one, was there.
+        master_openings: How often nobody waited for the master any more.
+        master_state: 0: it answers; 1: a call had no answer, and it is asked again; 2: no call
+            waits for it, and it is asked again in the background.
+        nodes_avoided: Store servers that do not answer now.
+    """
 
     gets: int
     get_hits: int
@@ -194,6 +204,12 @@ class Statistics:
     sessions_lost: int
     relayed_ends: int
     checksum_failures: int
+    reads_moved: int
+    puts_moved: int
+    calls_repeated: int
+    master_openings: int
+    master_state: int
+    nodes_avoided: int
 
 
 @dataclass(frozen=True, slots=True)

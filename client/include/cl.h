@@ -33,10 +33,11 @@ typedef struct cl_config {
     uint32_t connections_max;    /* to each peer; default 8 */
     uint32_t worker_threads;     /* default 2 */
     uint32_t stream_copy_bytes;  /* 0 = the engine's default */
-    uint32_t staging_bytes; /* shared staging memory of a put on the same host; default 4 MiB */
-    uint32_t allow_local;   /* 0: never shared memory or Unix sockets (to measure TCP) */
-    uint32_t allow_relay;   /* 0: put_end is always sent by the client itself */
-    uint32_t checksums;     /* cl_checksums; default CL_CHECKSUMS_OFF */
+    uint32_t staging_bytes;   /* shared staging memory of a put on the same host; default 4 MiB */
+    uint32_t allow_local;     /* 0: never shared memory or Unix sockets (to measure TCP) */
+    uint32_t allow_relay;     /* 0: put_end is always sent by the client itself */
+    uint32_t checksums;       /* cl_checksums; default CL_CHECKSUMS_OFF */
+    uint32_t wait_for_master; /* opening waits for a master that is not there yet; default 1 */
 } cl_config;
 
 /* What went wrong, for one exception. */
@@ -54,11 +55,16 @@ typedef struct cl_counters {
     uint64_t lookups, locations_used, locations_gone;
     uint64_t failures, sessions_lost, relayed_ends, checksum_failures;
     uint64_t session;
+    uint64_t reads_moved, puts_moved; /* to another node, because one did not answer in time */
+    uint64_t calls_repeated;          /* to the master, after it had not answered */
+    uint64_t master_openings;         /* times that nobody waited for the master any more */
     uint32_t epoch, nodes;
+    uint32_t nodes_avoided; /* now, because they do not answer */
+    uint32_t master_state; /* cl_breaker_state: 0 it answers, 1 it did not, 2 nobody waits for it */
 } cl_counters;
 
 void cl_config_default(cl_config *config);
-/* Connects and opens a session. */
+/* Connects and opens a session; waits for the master until the deadline unless it is told not to. */
 ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle,
                   cl_failure *failure);
 /* No call begins any more; those inside end as they would have (each has its deadline); then the session is

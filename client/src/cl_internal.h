@@ -1,8 +1,8 @@
 /* What the files of the client core share.
  *
  * Locks, in the order in which they may be taken: session_lock, members_lock, a location shard's lock,
- * touch_lock, staging_lock, owed_lock, pins_lock; pins_calls before all of them.  None is held over a system call but
- * session_lock, which serialises reconnecting (callers that need not never touch it), and pins_calls.
+ * touch_lock, staging_lock, owed_lock, pins_lock, health.lock; pins_calls before all of them.  None is held over a
+ * system call but session_lock, which serialises reconnecting (callers that need not never touch it), and pins_calls.
  */
 #ifndef CL_INTERNAL_H
 #define CL_INTERNAL_H
@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "breaker.h"
 #include "cl.h"
 #include "ms_frame.h"
 #include "ms_hash.h"
@@ -80,8 +81,9 @@ typedef struct cl_node {
     bool is_local;  /* equal boot id and a Unix socket */
     char name[64];
     te_channel *reading, *writing;
-    atomic_llong avoid_until_ns; /* after a failure, others are tried first until then */
-    atomic_uint failures;        /* in a row */
+    cl_breaker breaker;  /* under health.lock */
+    atomic_uint trouble; /* what calls see of it */
+    bool is_retired;     /* under health.lock: replaced by a newer life */
     pthread_mutex_t mapping_lock;
     atomic_bool mapped[CL_SEGMENTS_MAX];
     te_mapping mappings[CL_SEGMENTS_MAX];
@@ -95,12 +97,64 @@ cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, i
 cl_node *cl_node_of_view(cl_client *client, const cl_view *view);
 /* The newest life of a node that is known, also when a new leader has given it another number. */
 cl_node *cl_node_now(cl_client *client, cl_node *node);
-void cl_node_failed(cl_node *node);
-void cl_node_worked(cl_node *node);
 /* NULL: not on this host, or it cannot be mapped now. */
-const te_mapping *cl_node_map(cl_node *node, uint32_t segment, int64_t deadline_ns);
+const te_mapping *cl_node_map(cl_client *client, cl_node *node, uint32_t segment,
+                              int64_t deadline_ns);
+/* Whether reading it takes no server. */
+static inline bool cl_node_is_mapped(cl_node *node, uint32_t segment) {
+    return segment < CL_SEGMENTS_MAX &&
+           atomic_load_explicit(&node->mapped[segment], memory_order_acquire);
+}
+/* Another node that works and could take a put instead of `node`. */
+bool cl_node_has_other(cl_client *client, const cl_node *node);
+/* One that works, another one each time, as number + 1; 0: none is known. */
+uint32_t cl_node_any(cl_client *client);
 void cl_nodes_set_session(cl_client *client);
 void cl_nodes_destroy(cl_client *client);
+
+/* ---- who does not answer ------------------------------------------------------------------------------ */
+#define CL_STATE_MASK 3u                 /* cl_breaker_state */
+#define CL_HAS_STRIKES 4u                /* it has answered probes, and failed calls after that */
+#define CL_HEDGE_NS INT64_C(80000000)    /* where another node would do, one gets so long ... */
+#define CL_HEDGE_NS_PER_BYTE INT64_C(10) /* ... and the time for its bytes at 100 MB/s */
+
+typedef struct cl_health {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;    /* of the thread that asks again */
+    pthread_cond_t changed; /* the master's breaker: for callers that wait */
+    pthread_t prober;
+    bool runs, is_woken, is_stopping;
+    cl_breaker master;
+    atomic_uint master_trouble; /* what calls see of it */
+    atomic_uint nodes_troubled; /* of those in client->nodes */
+} cl_health;
+
+void cl_health_open(cl_client *client);
+void cl_health_stop(cl_client *client);
+void cl_health_close(cl_client *client);
+void cl_health_read(cl_client *client, cl_counters *counters);
+
+/* A call that was begun at `began_ns` had no answer; it had one. */
+void cl_master_failed(cl_client *client, int64_t began_ns);
+void cl_master_worked(cl_client *client);
+/* It is elsewhere. */
+void cl_master_moved(cl_client *client);
+/* UNAVAILABLE while nobody waits for the master: the call ends at once. */
+ms_status cl_master_check(cl_client *client, const char *stage, cl_failure *failure);
+/* Waits until the master answers again.  False: not until the deadline, or nobody waits for it any more. */
+bool cl_master_wait(cl_client *client, bool even_if_open, int64_t deadline_ns);
+
+void cl_node_failed(cl_client *client, cl_node *node, int64_t began_ns);
+void cl_node_worked(cl_client *client, cl_node *node);
+void cl_node_retired(cl_client *client, cl_node *node);
+static inline cl_breaker_state cl_node_state(cl_node *node) {
+    return (cl_breaker_state)(atomic_load_explicit(&node->trouble, memory_order_relaxed) &
+                              CL_STATE_MASK);
+}
+static inline int64_t cl_hedge_ns(uint64_t bytes, int64_t deadline_ns) {
+    int64_t limit_ns = te_now_ns() + CL_HEDGE_NS + (int64_t)bytes * CL_HEDGE_NS_PER_BYTE;
+    return limit_ns < deadline_ns ? limit_ns : deadline_ns;
+}
 
 /* ---- views ----------------------------------------------------------------------------------------- */
 /* A view that a server may count although nobody here looks at it. */
@@ -165,6 +219,9 @@ struct cl_client {
     pthread_mutex_t number_lock;
     uint64_t numbers_open[256]; /* open numbered requests; 0 = free */
 
+    cl_health health;
+    atomic_uint node_next; /* see cl_node_any */
+
     pthread_mutex_t members_lock;
     atomic_uint members_serial; /* as told by the master */
     atomic_uint members_known;  /* as last fetched */
@@ -200,12 +257,15 @@ struct cl_client {
     atomic_ullong puts, put_bytes, put_bytes_local;
     atomic_ullong lookups, locations_used, locations_gone;
     atomic_ullong failure_count, sessions_lost, relayed_ends, checksum_failures;
+    atomic_ullong reads_moved, puts_moved, calls_repeated;
 };
 
 /* ---- session ----------------------------------------------------------------------------------------------- */
 /* First connection, or a new session in place of `lost`. */
 ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
                           cl_failure *failure);
+/* Asks the master whether it is there; opens a session where there is none (any more).  The transport's status. */
+ms_status cl_session_probe(cl_client *client, int64_t deadline_ns);
 /* HELLO body for a store server. */
 ms_status cl_hello_for_node(cl_client *client, uint8_t right, uint32_t incarnation, uint8_t *body,
                             size_t size, size_t *length);
@@ -214,8 +274,16 @@ void cl_keeper_stop(cl_client *client);
 ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns);
 void cl_touch_later(cl_client *client, ms_hash hash);
 
+/* Whether a call that had no answer may be made again once the master, or the next one, answers. */
+typedef enum cl_repeat {
+    CL_REPEAT_NEVER,      /* nobody knows what it has done */
+    CL_REPEAT_ALWAYS,     /* twice is as good as once */
+    CL_REPEAT_IN_SESSION, /* it is numbered: the same session answers as the first time */
+    CL_REPEAT_IN_NEXT     /* what it has done ended with its session */
+} cl_repeat;
+
 /* A call to the master; a lost session is replaced and the call made once more.  Fills failure. */
-ms_status cl_master_call(cl_client *client, uint16_t method, uint32_t flags,
+ms_status cl_master_call(cl_client *client, cl_repeat repeat, uint16_t method, uint32_t flags,
                          const struct iovec *body, size_t body_count, te_reply *reply,
                          const char *stage, int64_t deadline_ns, cl_failure *failure);
 
@@ -231,6 +299,11 @@ void cl_number_end(cl_client *client, uint64_t number);
 cl_client *cl_of_view(uint64_t handle);
 /* One holder fewer; the last one takes the client away. */
 void cl_let_go(cl_client *client);
+
+/* Conditions here are waited for by CLOCK_MONOTONIC. */
+void cl_condition_init(pthread_cond_t *condition);
+/* False: somebody else had it until the deadline. */
+bool cl_lock_until(pthread_mutex_t *lock, int64_t deadline_ns);
 
 /* ---- small things --------------------------------------------------------------------------------------------- */
 ms_status cl_fail(cl_failure *failure, ms_status status, const char *stage, const char *node,

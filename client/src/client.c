@@ -113,7 +113,8 @@ void cl_config_default(cl_config *config) {
                           .worker_threads = 2,
                           .staging_bytes = 4u << 20,
                           .allow_local = 1,
-                          .allow_relay = 1};
+                          .allow_relay = 1,
+                          .wait_for_master = 1};
 }
 
 static void read_boot_id(uint8_t boot_id[16]) {
@@ -159,6 +160,7 @@ static void client_destroy(cl_client *client) {
     pthread_mutex_destroy(&client->owed_lock);
     pthread_mutex_destroy(&client->keeper_lock);
     pthread_cond_destroy(&client->keeper_wake);
+    cl_health_close(client);
     free(client);
 }
 
@@ -169,12 +171,42 @@ static bool copy_text(char **target, const char *text) {
     return *target != NULL;
 }
 
-static void monotonic_condition(pthread_cond_t *condition) {
+void cl_condition_init(pthread_cond_t *condition) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(condition, &attributes);
     pthread_condattr_destroy(&attributes);
+}
+
+bool cl_lock_until(pthread_mutex_t *lock, int64_t deadline_ns) {
+    if (pthread_mutex_trylock(lock) == 0)
+        return true;
+    struct timespec until; /* a mutex knows no other clock where glibc is old */
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t left_ns = deadline_ns - te_now_ns();
+    if (left_ns <= 0)
+        return false;
+    left_ns += until.tv_nsec;
+    until.tv_sec += left_ns / 1000000000;
+    until.tv_nsec = left_ns % 1000000000;
+    return pthread_mutex_timedlock(lock, &until) == 0;
+}
+
+/* The first session; a master that is not there yet is waited for. */
+static ms_status first_session(cl_client *client, bool may_wait, int64_t deadline_ns,
+                               cl_failure *failure) {
+    for (;;) {
+        int64_t began_ns = te_now_ns();
+        ms_status status = cl_session_open(client, 0, deadline_ns, failure);
+        if (!cl_is_transport(status) || !may_wait || te_now_ns() >= deadline_ns)
+            return status;
+        cl_master_failed(client, began_ns);
+        if (!cl_master_wait(client, true, deadline_ns))
+            return status;
+        if (atomic_load(&client->session) != 0)
+            return MS_OK;
+    }
 }
 
 ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle,
@@ -200,10 +232,11 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     pthread_mutex_init(&client->number_lock, NULL);
     pthread_mutex_init(&client->touch_lock, NULL);
     pthread_mutex_init(&client->staging_lock, NULL);
-    monotonic_condition(&client->staging_free);
+    cl_condition_init(&client->staging_free);
     pthread_mutex_init(&client->owed_lock, NULL);
     pthread_mutex_init(&client->keeper_lock, NULL);
-    monotonic_condition(&client->keeper_wake);
+    cl_condition_init(&client->keeper_wake);
+    cl_health_open(client);
 
     te_engine_config engine_config;
     te_engine_config_default(&engine_config);
@@ -239,7 +272,7 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
                 config->master != NULL ? config->master : config->master_unix);
         goto failed;
     }
-    status = cl_session_open(client, 0, deadline_ns, failure);
+    status = first_session(client, config->wait_for_master, deadline_ns, failure);
     if (status != MS_OK)
         goto failed;
     status = cl_keeper_start(client);
@@ -256,6 +289,7 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     }
     return MS_OK;
 failed:
+    cl_health_stop(client);
     client_destroy(client);
     return status;
 }
@@ -274,9 +308,11 @@ void cl_close(uint64_t handle, int64_t timeout_ns) {
     while (atomic_load_explicit(&slot->state, memory_order_acquire) & INSIDE_MASK)
         usleep(200);
     cl_keeper_stop(client);
+    cl_health_stop(client);
     cl_views_settle(client, true);
     te_reply reply = {0};
-    te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, te_now_ns() + timeout_ns);
+    if (cl_master_check(client, "close", NULL) == MS_OK)
+        te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, te_now_ns() + timeout_ns);
     cl_let_go(client);
 }
 
@@ -319,6 +355,8 @@ ms_status cl_set_master(uint64_t handle, const char *address, const char *unix_p
         pthread_mutex_unlock(&client->session_lock);
     }
     free(kept);
+    if (status == MS_OK)
+        cl_master_moved(client);
     cl_leave(client);
     return status;
 }
@@ -412,12 +450,29 @@ ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {
                               .sessions_lost = client->sessions_lost,
                               .relayed_ends = client->relayed_ends,
                               .checksum_failures = client->checksum_failures,
+                              .reads_moved = client->reads_moved,
+                              .puts_moved = client->puts_moved,
+                              .calls_repeated = client->calls_repeated,
                               .session = client->session,
                               .epoch = client->epoch};
+    cl_health_read(client, counters);
     for (size_t i = 0; i < CL_NODES_MAX; i++)
         counters->nodes += client->nodes[i] != NULL;
     cl_leave(client);
     return MS_OK;
+}
+
+static cl_repeat repeat_of(uint16_t method) {
+    switch (method) {
+    case MS_LIST:
+    case MS_STAT:
+    case MS_MEMBERS:
+    case MS_STATUS:
+    case MS_EXPLAIN:
+        return CL_REPEAT_ALWAYS;
+    default:
+        return CL_REPEAT_NEVER;
+    }
 }
 
 ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uint8_t *body,
@@ -446,7 +501,8 @@ ms_status cl_command(uint64_t handle, uint16_t method, uint32_t flags, const uin
         part_count = 2;
     }
     te_reply reply = {.grow = true};
-    status = cl_master_call(client, method, flags, parts, part_count, &reply, "command",
+    cl_repeat repeat = numbered ? CL_REPEAT_IN_SESSION : repeat_of(method);
+    status = cl_master_call(client, repeat, method, flags, parts, part_count, &reply, "command",
                             deadline_ns, failure);
     if (numbered)
         cl_number_end(client, batch.number);

@@ -1,25 +1,31 @@
 /* Reading objects: the nearest replica that works, the word compared after the last byte.
  *
- * A batch goes in rounds.  Each round finds locations for what is still pending (cache, then one look-up),
- * picks a replica for each, copies the local ones and reads the others, one te_read a node.  A word that
+ * A batch goes in rounds.  Each round reads what has a location (the cache's, then those of one look-up): it picks a
+ * replica for each item, copies the local ones and reads the others, one te_read a node.  A word that
  * differs means the location was stale: it is forgotten and looked up once more; after that it is a miss
  * (check_always).  A replica that fails is not tried again in this call.
+ *
+ * Nobody is waited for while there is something else to do: with another replica left, or other nodes to read
+ * from, a node has the hedge's time.  What was left behind for that is asked again at the end, with all the time that
+ * there is, unless a probe says that the node does not answer at all.
  */
 #include "cl_internal.h"
 #include "pieces.h"
 
-#define ROUNDS_MAX 6u
+#define ROUNDS_MAX 12u
 #define PREFETCH_GROUP 32u
-#define HEDGE_NS 80000000ll    /* with another replica left, a node gets so long ... */
-#define HEDGE_NS_PER_BYTE 10ll /* ... and the time for its bytes at 100 MB/s */
 
 typedef struct read_state {
     cl_location *location;
     cl_node *node;
-    uint32_t tried; /* bit per replica */
+    uint32_t tried;   /* bit per replica */
+    uint32_t hurried; /* those of them that had the hedge's time only */
     uint32_t replica;
     uint32_t runs;   /* read items of this round */
     uint8_t lookups; /* how often this item was looked up because its location was stale */
+    bool is_hurried; /* in this round */
+    bool is_asked;   /* the cached location led nowhere: the master may know another one */
+    bool is_patient; /* every replica was tried: now there is time */
 } read_state;
 
 /* Bytes of the object that this item wants. */
@@ -111,11 +117,20 @@ static ms_status read_mapped(cl_client *client, const te_mapping *mapping,
     return words_match(mapping, location, replica) ? MS_OK : MS_GONE;
 }
 
-/* Nearest first: same host, then any; those that failed lately last.  False: none is left. */
+static bool has_other_replica(const read_state *state) {
+    return (state->tried & ((1u << state->location->replica_count) - 1)) !=
+           (1u << state->location->replica_count) - 1;
+}
+
+/* Nearest first: same host, then any; those that do not answer last.  False: none is left. */
 static bool choose_replica(cl_client *client, read_state *state, int64_t deadline_ns) {
-    int best = -1, best_rank = 4;
+    int best = -1, best_rank = 6;
     cl_node *best_node = NULL;
-    int64_t now_ns = 0;
+    if (state->hurried != 0 && !has_other_replica(state)) {
+        state->tried &= ~state->hurried;
+        state->hurried = 0;
+        state->is_patient = true;
+    }
     for (uint32_t i = 0; i < state->location->replica_count; i++) {
         if (state->tried & 1u << i)
             continue;
@@ -126,12 +141,8 @@ static bool choose_replica(cl_client *client, read_state *state, int64_t deadlin
             continue;
         }
         int rank = node->is_local ? 0 : 1;
-        if (atomic_load_explicit(&node->avoid_until_ns, memory_order_relaxed) != 0) {
-            if (now_ns == 0)
-                now_ns = te_now_ns();
-            if (atomic_load(&node->avoid_until_ns) > now_ns)
-                rank += 2;
-        }
+        if (!cl_node_is_mapped(node, replica->segment)) /* else nobody is asked */
+            rank += 2 * (int)cl_node_state(node);
         if (rank < best_rank) {
             best = (int)i;
             best_rank = rank;
@@ -144,11 +155,6 @@ static bool choose_replica(cl_client *client, read_state *state, int64_t deadlin
     state->node = best_node;
     state->tried |= 1u << best;
     return true;
-}
-
-static bool has_other_replica(const read_state *state) {
-    return (state->tried & ((1u << state->location->replica_count) - 1)) !=
-           (1u << state->location->replica_count) - 1;
 }
 
 /* The item has the object's bytes. */
@@ -164,9 +170,22 @@ static void stale(cl_client *client, cl_item *item, read_state *state) {
     cl_location_forget(client, item->hash, state->location->version);
     cl_location_release(state->location);
     state->location = NULL;
-    state->tried = 0;
+    state->tried = state->hurried = 0;
     if (state->lookups >= 1)
         item->status = MS_NOT_FOUND;
+}
+
+/* Every holder has failed.  True: one more look-up may know a new one; the location is kept for others, and for
+ * when they are back. */
+static bool ask_anew(cl_client *client, read_state *state) {
+    if (state->lookups != 0 || cl_master_check(client, "", NULL) != MS_OK)
+        return false;
+    cl_location_release(state->location);
+    state->location = NULL;
+    state->tried = state->hurried = 0;
+    state->is_patient = false;
+    state->is_asked = true;
+    return true;
 }
 
 /* What came over the network, when it was read whole and its checksum is known. */
@@ -184,19 +203,27 @@ static ms_status check_bytes(cl_client *client, const cl_item *item, const cl_lo
                    (unsigned)checksum, (unsigned)location->checksum);
 }
 
+/* Until when a node may take: a caller that could do something else meanwhile waits for the hedge's time. */
+static int64_t limit_of(cl_node *node, bool is_hurried, uint64_t bytes, int64_t deadline_ns) {
+    bool is_down = cl_node_state(node) == CL_BREAKER_OPEN;
+    return is_hurried || is_down ? cl_hedge_ns(bytes, deadline_ns) : deadline_ns;
+}
+
+static bool is_of(const read_state *state, const cl_node *node, bool is_hurried) {
+    return state->node == node && state->is_hurried == is_hurried;
+}
+
 /* Reads of one node: every pending item that chose it.  Items end OK, stay pending, or turn stale. */
-static void read_node(cl_client *client, cl_node *node, cl_item *items, read_state *states,
-                      size_t count, int64_t deadline_ns, cl_failure *failure) {
+static void read_node(cl_client *client, cl_node *node, bool is_hurried, cl_item *items,
+                      read_state *states, size_t count, int64_t deadline_ns, cl_failure *failure) {
     size_t reads = 0;
     uint64_t bytes = 0;
-    bool all_have_others = true;
     for (size_t i = 0; i < count; i++)
-        if (states[i].node == node) {
+        if (is_of(&states[i], node, is_hurried)) {
             states[i].runs = 0;
             reads += cl_runs_max(&items[i],
                                  states[i].location->replicas[states[i].replica].extent_count);
             bytes += states[i].location->size;
-            all_have_others = all_have_others && has_other_replica(&states[i]);
         }
     ms_read_item item_scratch[CL_SCRATCH_ITEMS];
     void *target_scratch[CL_SCRATCH_ITEMS];
@@ -205,6 +232,7 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
     void **targets = target_scratch;
     ms_read_result *results = result_scratch;
     ms_status status = MS_OK;
+    const int64_t began_ns = te_now_ns();
     if (reads > CL_SCRATCH_ITEMS) {
         read_items = malloc(reads * sizeof *read_items);
         targets = malloc(reads * sizeof *targets);
@@ -215,7 +243,7 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
     if (status == MS_OK) {
         size_t at = 0;
         for (size_t i = 0; i < count; i++) {
-            if (states[i].node != node)
+            if (!is_of(&states[i], node, is_hurried))
                 continue;
             const cl_location *location = states[i].location;
             const cl_replica *replica = &location->replicas[states[i].replica];
@@ -245,18 +273,13 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
             }
         }
         reads = at;
-        int64_t limit_ns = deadline_ns;
-        if (all_have_others) {
-            int64_t hedge_ns = te_now_ns() + HEDGE_NS + (int64_t)bytes * HEDGE_NS_PER_BYTE;
-            if (hedge_ns < limit_ns)
-                limit_ns = hedge_ns;
-        }
-        status = te_read(node->reading, read_items, targets, reads, results, limit_ns);
+        status = te_read(node->reading, read_items, targets, reads, results,
+                         limit_of(node, is_hurried, bytes, deadline_ns));
     }
     if (status == MS_OK)
-        cl_node_worked(node);
+        cl_node_worked(client, node);
     else if (cl_is_transport(status))
-        cl_node_failed(node);
+        cl_node_failed(client, node, began_ns);
     if (status != MS_OK) {
         char text[TE_ERROR_BYTES];
         te_channel_error(node->reading, text);
@@ -264,7 +287,7 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
     }
     size_t at = 0;
     for (size_t i = 0; i < count; i++) {
-        if (states[i].node != node)
+        if (!is_of(&states[i], node, is_hurried))
             continue;
         states[i].node = NULL;
         const uint32_t runs = states[i].runs;
@@ -285,7 +308,12 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
             finished(&items[i], &states[i]);
         } else if (outcome == MS_GONE || outcome == MS_WRONG_INCARNATION) {
             stale(client, &items[i], &states[i]);
-        } else if (!has_other_replica(&states[i])) {
+        } else if (outcome == MS_TIMEOUT && is_hurried && !states[i].is_patient) {
+            states[i].hurried |= 1u << states[i].replica;
+            atomic_fetch_add_explicit(&client->reads_moved, 1, memory_order_relaxed);
+        } else if (!has_other_replica(&states[i]) && states[i].hurried == 0) {
+            if (te_now_ns() < deadline_ns && ask_anew(client, &states[i]))
+                continue;
             items[i].status = outcome;
             if (status == MS_OK && outcome != MS_BAD_CHECKSUM)
                 cl_fail(failure, outcome, "read", node->name, "the read was refused");
@@ -299,6 +327,13 @@ static void read_node(cl_client *client, cl_node *node, cl_item *items, read_sta
         free(results);
 }
 
+/* The memory of the chosen replica; NULL: it has to be asked for its bytes. */
+static const te_mapping *map_of(cl_client *client, read_state *state, int64_t deadline_ns) {
+    bool is_hurried = has_other_replica(state) || state->hurried != 0;
+    return cl_node_map(client, state->node, state->location->replicas[state->replica].segment,
+                       limit_of(state->node, is_hurried, 0, deadline_ns));
+}
+
 /* One item with a location: copy when it is on this host; else its node is left in the state. */
 static void read_or_choose(cl_client *client, cl_item *item, read_state *state, int64_t deadline_ns,
                            cl_failure *failure) {
@@ -308,17 +343,14 @@ static void read_or_choose(cl_client *client, cl_item *item, read_state *state, 
         return;
     }
     if (!choose_replica(client, state, deadline_ns)) {
-        /* Every holder is gone or failed: one more look-up may know a new one. */
-        if (state->lookups == 0) {
-            stale(client, item, state);
+        if (ask_anew(client, state))
             return;
-        }
         item->status = MS_UNAVAILABLE;
         cl_fail(failure, MS_UNAVAILABLE, "read", "", "no holder of the object can be reached now");
         return;
     }
     const cl_replica *replica = &state->location->replicas[state->replica];
-    const te_mapping *mapping = cl_node_map(state->node, replica->segment, deadline_ns);
+    const te_mapping *mapping = map_of(client, state, deadline_ns);
     if (mapping == NULL)
         return;
     ms_status status = read_mapped(client, mapping, state->location, replica, item);
@@ -331,27 +363,28 @@ static void read_or_choose(cl_client *client, cl_item *item, read_state *state, 
     atomic_fetch_add_explicit(&client->get_bytes_local, item->bytes, memory_order_relaxed);
 }
 
-static ms_status find_locations(cl_client *client, cl_item *items, read_state *states, size_t count,
-                                int64_t deadline_ns, cl_failure *failure) {
+/* Cached locations for what has none. */
+static void take_cached(cl_client *client, const cl_item *items, read_state *states, size_t count) {
     int64_t now_ns = te_now_ns();
-    size_t missing = 0;
     for (size_t i = 0; i < count; i++) {
         if (count > 1 && i % PREFETCH_GROUP == 0)
             cl_locations_prefetch(client, items + i,
                                   count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP);
-        if (items[i].status != MS_PENDING || states[i].location != NULL)
+        if (items[i].status != MS_PENDING || states[i].location != NULL || states[i].lookups != 0 ||
+            states[i].is_asked)
             continue;
-        if (states[i].lookups == 0)
-            states[i].location = cl_location_find(client, items[i].hash, now_ns);
+        states[i].location = cl_location_find(client, items[i].hash, now_ns);
         if (states[i].location != NULL) {
             atomic_fetch_add_explicit(&client->locations_used, 1, memory_order_relaxed);
             cl_touch_later(client, items[i].hash);
-        } else {
-            missing++;
         }
     }
-    if (missing == 0)
-        return MS_OK;
+}
+
+/* Asks the master for what has no location.  Items that it does not know, or all of these when it fails, have their
+ * status then. */
+static ms_status look_up(cl_client *client, cl_item *items, read_state *states, size_t count,
+                         int64_t deadline_ns, cl_failure *failure) {
     /* cl_lookup takes whatever is pending: hide those that have a location already. */
     cl_location *scratch[CL_SCRATCH_ITEMS], **locations = scratch;
     if (count > CL_SCRATCH_ITEMS) {
@@ -379,6 +412,46 @@ static ms_status find_locations(cl_client *client, cl_item *items, read_state *s
     return status;
 }
 
+/* Reads whatever has a location.  `is_more`: something else is to be done after that. */
+static void read_located(cl_client *client, cl_item *items, read_state *states, size_t count,
+                         bool is_more, int64_t deadline_ns, cl_failure *failure) {
+    const cl_node *only = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].status != MS_PENDING || states[i].location == NULL)
+            continue;
+        read_or_choose(client, &items[i], &states[i], deadline_ns, failure);
+        if (items[i].status != MS_PENDING || states[i].node == NULL)
+            continue;
+        is_more = is_more || (only != NULL && only != states[i].node);
+        only = states[i].node;
+    }
+    if (only == NULL)
+        return;
+    for (size_t i = 0; i < count; i++)
+        if (states[i].node != NULL)
+            states[i].is_hurried =
+                !states[i].is_patient && (is_more || has_other_replica(&states[i]));
+    for (size_t i = 0; i < count; i++)
+        if (states[i].node != NULL && states[i].is_hurried)
+            read_node(client, states[i].node, true, items, states, count, deadline_ns, failure);
+    /* Those that answer first. */
+    for (int state = CL_BREAKER_CLOSED; state <= CL_BREAKER_OPEN; state++)
+        for (size_t i = 0; i < count; i++)
+            if (states[i].node != NULL &&
+                (state == CL_BREAKER_OPEN || (int)cl_node_state(states[i].node) <= state))
+                read_node(client, states[i].node, false, items, states, count, deadline_ns,
+                          failure);
+}
+
+/* Items that wait: with a location, or (false) without one. */
+static size_t count_waiting(const cl_item *items, const read_state *states, size_t count,
+                            bool has_location) {
+    size_t waiting = 0;
+    for (size_t i = 0; i < count; i++)
+        waiting += items[i].status == MS_PENDING && (states[i].location != NULL) == has_location;
+    return waiting;
+}
+
 static void count_gets(cl_client *client, const cl_item *items, size_t count) {
     uint64_t hits = 0, bytes = 0;
     for (size_t i = 0; i < count; i++)
@@ -390,6 +463,14 @@ static void count_gets(cl_client *client, const cl_item *items, size_t count) {
     atomic_fetch_add_explicit(&client->get_hits, hits, memory_order_relaxed);
     atomic_fetch_add_explicit(&client->get_misses, count - hits, memory_order_relaxed);
     atomic_fetch_add_explicit(&client->get_bytes, bytes, memory_order_relaxed);
+}
+
+/* Whether the call has failed as a whole. */
+static bool is_common(const cl_item *items, size_t count, ms_status status) {
+    for (size_t i = 0; i < count; i++)
+        if (items[i].status != status)
+            return false;
+    return true;
 }
 
 ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
@@ -404,25 +485,24 @@ ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadli
         }
     }
     memset(states, 0, count * sizeof *states);
-    ms_status status = MS_OK;
+    ms_status status = MS_OK, asked = MS_OK;
     for (unsigned round = 0; round < ROUNDS_MAX && pending > 0; round++) {
-        status = find_locations(client, items, states, count, deadline_ns, failure);
-        if (status != MS_OK)
-            break;
-        for (size_t i = 0; i < count; i++)
-            if (items[i].status == MS_PENDING && states[i].location != NULL)
-                read_or_choose(client, &items[i], &states[i], deadline_ns, failure);
-        for (size_t i = 0; i < count; i++)
-            if (items[i].status == MS_PENDING && states[i].node != NULL)
-                read_node(client, states[i].node, items, states, count, deadline_ns, failure);
-        pending = 0;
-        for (size_t i = 0; i < count; i++)
-            pending += items[i].status == MS_PENDING;
+        take_cached(client, items, states, count);
+        size_t missing = count_waiting(items, states, count, false);
+        /* What is known does not wait for the master. */
+        if (missing < pending)
+            read_located(client, items, states, count, missing != 0, deadline_ns, failure);
+        if (count_waiting(items, states, count, false) != 0)
+            asked = look_up(client, items, states, count, deadline_ns, failure);
+        pending =
+            count_waiting(items, states, count, true) + count_waiting(items, states, count, false);
         if (pending > 0 && te_now_ns() >= deadline_ns) {
             status = cl_fail(failure, MS_TIMEOUT, "get", "", "the deadline passed");
             break;
         }
     }
+    if (status == MS_OK && asked != MS_OK && is_common(items, count, asked))
+        status = asked;
     cl_fail_all(items, count, status == MS_OK ? MS_UNAVAILABLE : status);
     for (size_t i = 0; i < count; i++)
         if (states[i].location != NULL)
@@ -442,7 +522,9 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
     read_state state = {0};
     ms_status status = MS_OK;
     for (unsigned round = 0; round < ROUNDS_MAX && item->status == MS_PENDING; round++) {
-        status = find_locations(client, item, &state, 1, deadline_ns, failure);
+        take_cached(client, item, &state, 1);
+        if (state.location == NULL)
+            status = look_up(client, item, &state, 1, deadline_ns, failure);
         if (status != MS_OK || item->status != MS_PENDING)
             break;
         if (!choose_replica(client, &state, deadline_ns)) {
@@ -452,7 +534,7 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
             break;
         }
         const cl_replica *replica = &state.location->replicas[state.replica];
-        const te_mapping *mapping = cl_node_map(state.node, replica->segment, deadline_ns);
+        const te_mapping *mapping = map_of(client, &state, deadline_ns);
         if (mapping == NULL || replica->extent_count != 1 ||
             !inside(mapping, state.location, replica)) {
             state.node = NULL;
@@ -464,8 +546,13 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
         const ms_extent *extent = &state.location->extents[replica->extent_first];
         ms_view_item wanted = {
             .version = state.location->version, .segment = replica->segment, .page = extent->page};
-        status = cl_view_ask(client, state.node, &wanted, deadline_ns);
+        int64_t began_ns = te_now_ns();
+        status = cl_view_ask(client, state.node, &wanted,
+                             limit_of(state.node, has_other_replica(&state), 0, deadline_ns));
+        if (status == MS_TIMEOUT)
+            cl_node_failed(client, state.node, began_ns);
         if (status == MS_OK) {
+            cl_node_worked(client, state.node);
             *view = (cl_view){.address = mapping->payload + (uint64_t)extent->page * MS_PAGE_SIZE,
                               .size = state.location->size,
                               .version = state.location->version,
@@ -480,6 +567,8 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
         } else if (status == MS_GONE) {
             status = MS_OK;
             stale(client, item, &state);
+        } else if (cl_is_transport(status) && has_other_replica(&state)) {
+            status = MS_OK;
         } else {
             cl_fail(failure, status, "view", state.node->name, "the server refused the view (%s)",
                     ms_status_name(status));

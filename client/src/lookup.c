@@ -65,8 +65,8 @@ ms_status cl_exists(cl_client *client, cl_item *items, size_t count, int64_t dea
                       .body_size = sizeof text,
                       .payload = there,
                       .payload_size = pending};
-    status =
-        cl_master_call(client, MS_EXISTS_KEYS, 0, body, 2, &reply, "exists", deadline_ns, failure);
+    status = cl_master_call(client, CL_REPEAT_ALWAYS, MS_EXISTS_KEYS, 0, body, 2, &reply, "exists",
+                            deadline_ns, failure);
     if (status != MS_OK) {
         cl_fail_all(items, count, status);
     } else if (reply.header.payload_length != pending) {
@@ -133,12 +133,13 @@ ms_status cl_lookup(cl_client *client, cl_item *items, size_t count, cl_location
         reply = (te_reply){.grow = true};
     bool grown = reply.grow;
     int64_t sent_ns = te_now_ns();
-    status = cl_master_call(client, MS_LOOKUP, 0, body, 2, &reply, "lookup", deadline_ns, failure);
+    status = cl_master_call(client, CL_REPEAT_ALWAYS, MS_LOOKUP, 0, body, 2, &reply, "lookup",
+                            deadline_ns, failure);
     if (status == MS_LIMIT && !grown) { /* objects of very many extents */
         grown = true;
         reply = (te_reply){.grow = true};
-        status =
-            cl_master_call(client, MS_LOOKUP, 0, body, 2, &reply, "lookup", deadline_ns, failure);
+        status = cl_master_call(client, CL_REPEAT_ALWAYS, MS_LOOKUP, 0, body, 2, &reply, "lookup",
+                                deadline_ns, failure);
     }
     atomic_fetch_add_explicit(&client->lookups, 1, memory_order_relaxed);
     if (status != MS_OK) {
@@ -174,6 +175,7 @@ ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t dea
                     cl_failure *failure) {
     cl_hash_items(client, items, count);
     int64_t now_ns = te_now_ns();
+    bool any_cached = false;
     for (size_t i = 0; i < count; i++) {
         if (items[i].status != MS_PENDING)
             continue;
@@ -182,8 +184,12 @@ ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t dea
             continue;
         items[i].bytes = location->size;
         items[i].status = MS_OK;
+        any_cached = true;
         cl_location_release(location);
     }
+    /* What is known is not to miss because the master is silent about the rest: time to read it is left. */
+    if (any_cached)
+        deadline_ns = now_ns + (deadline_ns - now_ns) / 2;
     return cl_lookup(client, items, count, NULL, deadline_ns, failure);
 }
 
@@ -216,8 +222,9 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
     te_reply reply = {.grow = true};
     int64_t sent_ns = te_now_ns();
     bool is_begun = pin && cl_pins_call_begin(client, deadline_ns);
-    status = !pin || is_begun ? cl_master_call(client, MS_MATCH_PREFIX, 0, body, 2, &reply,
-                                               "match_prefix", deadline_ns, failure)
+    status = !pin || is_begun ? cl_master_call(client, pin ? CL_REPEAT_IN_NEXT : CL_REPEAT_ALWAYS,
+                                               MS_MATCH_PREFIX, 0, body, 2, &reply, "match_prefix",
+                                               deadline_ns, failure)
                               : pins_are_taken_again("match_prefix", failure);
     if (status == MS_OK) {
         ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
@@ -292,9 +299,9 @@ ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t cou
         {.iov_base = list.hashes, .iov_len = pending * sizeof *list.hashes}};
     te_reply reply = {.grow = true};
     bool is_begun = cl_pins_call_begin(client, deadline_ns);
-    status = is_begun
-                 ? cl_master_call(client, method, 0, body, 2, &reply, stage, deadline_ns, failure)
-                 : pins_are_taken_again(stage, failure);
+    status = is_begun ? cl_master_call(client, CL_REPEAT_IN_NEXT, method, 0, body, 2, &reply, stage,
+                                       deadline_ns, failure)
+                      : pins_are_taken_again(stage, failure);
     if (status == MS_OK && !take_statuses(items, count, pending, &reply))
         status = bad_answer(items, count, stage, failure);
     for (size_t i = 0; status == MS_OK && i < count; i++)
@@ -331,8 +338,8 @@ ms_status cl_remove(cl_client *client, cl_item *items, size_t count, bool force,
     ms_status status = writer.status;
     if (status == MS_OK) {
         struct iovec body = {.iov_base = writer.data, .iov_len = writer.length};
-        status =
-            cl_master_call(client, MS_REMOVE, 0, &body, 1, &reply, "remove", deadline_ns, failure);
+        status = cl_master_call(client, CL_REPEAT_IN_SESSION, MS_REMOVE, 0, &body, 1, &reply,
+                                "remove", deadline_ns, failure);
         if (status == MS_OK && !take_statuses(items, count, pending, &reply))
             status = bad_answer(items, count, "remove", failure);
     } else {

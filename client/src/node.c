@@ -4,9 +4,7 @@
 #include "cl_internal.h"
 
 #define MEMBERS_PAUSE_NS                                                                           \
-    50000000                     /* an unknown server makes us ask for MEMBERS at most this often */
-#define AVOID_FIRST_NS 100000000 /* after the first failure; doubles up to AVOID_MAX_NS */
-#define AVOID_MAX_NS 2000000000
+    50000000 /* an unknown server makes us ask for MEMBERS at most this often */
 
 static void node_free(cl_node *node) {
     if (node->reading != NULL)
@@ -74,6 +72,7 @@ static void node_make(cl_client *client, const ms_server_view *view, uint32_t ep
     }
     atomic_store_explicit(&client->nodes[node->server], node, memory_order_release);
     if (old != NULL) {
+        cl_node_retired(client, old);
         old->older = client->retired;
         client->retired = old;
     }
@@ -83,8 +82,8 @@ ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns) {
     cl_failure failure;
     te_reply reply = {.grow = true};
     /* Under no lock: it may have to open a session, which tells the nodes. */
-    ms_status status =
-        cl_master_call(client, MS_MEMBERS, 0, NULL, 0, &reply, "members", deadline_ns, &failure);
+    ms_status status = cl_master_call(client, CL_REPEAT_ALWAYS, MS_MEMBERS, 0, NULL, 0, &reply,
+                                      "members", deadline_ns, &failure);
     uint32_t epoch = reply.header.epoch; /* of the leader that answered, also if it leads no more */
     pthread_mutex_lock(&client->members_lock);
     if (status == MS_OK && epoch != atomic_load(&client->epoch))
@@ -158,36 +157,51 @@ cl_node *cl_node_of_view(cl_client *client, const cl_view *view) {
     return node != NULL ? cl_node_now(client, node) : NULL;
 }
 
-void cl_node_failed(cl_node *node) {
-    unsigned failures = atomic_fetch_add(&node->failures, 1);
-    int64_t pause = AVOID_FIRST_NS << (failures < 5 ? failures : 5);
-    atomic_store(&node->avoid_until_ns,
-                 te_now_ns() + (pause < AVOID_MAX_NS ? pause : AVOID_MAX_NS));
+static bool is_at_work(cl_client *client, cl_node *node) {
+    return node != NULL && node->epoch == atomic_load(&client->epoch) &&
+           cl_node_state(node) == CL_BREAKER_CLOSED;
 }
 
-void cl_node_worked(cl_node *node) {
-    if (atomic_load_explicit(&node->failures, memory_order_relaxed) == 0)
-        return;
-    atomic_store(&node->failures, 0);
-    atomic_store(&node->avoid_until_ns, 0);
+bool cl_node_has_other(cl_client *client, const cl_node *node) {
+    for (size_t i = 0; i < CL_NODES_MAX; i++) {
+        cl_node *other = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
+        if (other != node && is_at_work(client, other))
+            return true;
+    }
+    return false;
 }
 
-const te_mapping *cl_node_map(cl_node *node, uint32_t segment, int64_t deadline_ns) {
+uint32_t cl_node_any(cl_client *client) {
+    uint32_t first = atomic_fetch_add_explicit(&client->node_next, 1, memory_order_relaxed);
+    uint32_t known[64], count = 0; /* of more it is no matter which */
+    for (uint32_t i = 0; i < CL_NODES_MAX && count < 64; i++)
+        if (is_at_work(client, atomic_load_explicit(&client->nodes[i], memory_order_acquire)))
+            known[count++] = i;
+    return count == 0 ? 0 : known[first % count] + 1;
+}
+
+const te_mapping *cl_node_map(cl_client *client, cl_node *node, uint32_t segment,
+                              int64_t deadline_ns) {
     if (!node->is_local || segment >= CL_SEGMENTS_MAX)
         return NULL;
-    if (atomic_load_explicit(&node->mapped[segment], memory_order_acquire))
+    if (cl_node_is_mapped(node, segment))
         return &node->mappings[segment];
     const te_mapping *mapping = NULL;
-    pthread_mutex_lock(&node->mapping_lock);
+    if (!cl_lock_until(&node->mapping_lock, deadline_ns))
+        return NULL;
     if (atomic_load(&node->mapped[segment])) {
         mapping = &node->mappings[segment];
-    } else if (te_attach(node->reading, segment, deadline_ns, &node->mappings[segment]) == MS_OK) {
+    } else {
+        int64_t began_ns = te_now_ns();
+        ms_status status = te_attach(node->reading, segment, deadline_ns, &node->mappings[segment]);
         /* Another incarnation's memory would answer for pages that were never its. */
-        if (node->mappings[segment].incarnation == node->incarnation &&
+        if (status == MS_OK && node->mappings[segment].incarnation == node->incarnation &&
             node->mappings[segment].words != NULL) {
             atomic_store_explicit(&node->mapped[segment], true, memory_order_release);
             mapping = &node->mappings[segment];
         }
+        if (status == MS_TIMEOUT) /* no socket is no failure: TCP may work */
+            cl_node_failed(client, node, began_ns);
     }
     pthread_mutex_unlock(&node->mapping_lock);
     return mapping;

@@ -4,6 +4,11 @@
  * relays is answered there.  A relay is asked for, where the client allows it, when everything goes to one server in
  * one frame; else the client sends put_end after every SEAL was answered.  What was granted and not sealed is revoked.
  *
+ * A store server that does not answer in time is left: what was granted there is revoked, and begun again with a
+ * preference for another one.  A master that does not answer is waited for (health.c).  The same one answers a repeated
+ * request as the first time; a new one knows nothing of this put unless something was sealed: then the versions
+ * tell whether it is this put that has survived.
+ *
  * A large batch goes in two halves, each with requests and a connection of its own: while the bytes of one half are
  * written, the master works on the other's PUT_START or PUT_END.
  */
@@ -14,6 +19,7 @@
 #include "pieces.h"
 #include "put.h"
 
+#define ATTEMPTS_MAX 4u  /* nodes that are tried; the last one has all the time that is left */
 #define HALVES_LEAST 64u /* items: fewer are through before the second half would be under way */
 
 static uint64_t wall_ms(void) {
@@ -33,6 +39,20 @@ static void master_failed(cl_putting *put, ms_status status, const char *stage,
         te_checkin(put->master, false);
     put->master = NULL;
     cl_fail(failure, status, stage, "master", "%s", text);
+    if (cl_is_transport(status))
+        cl_master_failed(put->client, put->began_ns);
+}
+
+/* Nodes that do not answer are left out as far as the master can: it fills the preferred one first. */
+static uint32_t preferred_server(const cl_putting *put) {
+    if (atomic_load_explicit(&put->client->health.nodes_troubled, memory_order_relaxed) == 0)
+        return put->options->preferred_server;
+    uint32_t wanted = put->options->preferred_server;
+    cl_node *node =
+        wanted != 0 && wanted <= CL_NODES_MAX ? atomic_load(&put->client->nodes[wanted - 1]) : NULL;
+    if (node != NULL && cl_node_state(node) == CL_BREAKER_CLOSED)
+        return wanted;
+    return cl_node_any(put->client);
 }
 
 static void write_start(const cl_putting *put, ms_writer *writer, const ms_batch *batch) {
@@ -54,7 +74,7 @@ static void write_start(const cl_putting *put, ms_writer *writer, const ms_batch
             .replica_count = (uint8_t)options->replica_count,
             .replica_count_min = (uint8_t)options->replica_count_min,
             .flags = options->flags,
-            .preferred_server = options->preferred_server};
+            .preferred_server = preferred_server(put)};
         MS_WRITER_STRUCT(writer, &head);
         ms_writer_padded(writer, item->key, item->key_length);
     }
@@ -67,10 +87,14 @@ ms_hash cl_put_parent(const cl_putting *put, size_t index) {
 
 /* Sends PUT_START on put->master; start_finish says how that went. */
 static void start_send(cl_putting *put, cl_failure *failure) {
-    put->session = atomic_load(&put->client->session);
-    put->start = cl_number_start(put->client, (uint32_t)put->pending);
-    ms_writer_reset(&put->request);
-    write_start(put, &put->request, &put->start);
+    put->began_ns = te_now_ns();
+    if (!put->is_started) {
+        put->session = atomic_load(&put->client->session);
+        put->start = cl_number_start(put->client, (uint32_t)put->pending);
+        put->is_started = put->start.number != 0;
+        ms_writer_reset(&put->request);
+        write_start(put, &put->request, &put->start);
+    }
     put->sent = put->request.status;
     if (put->sent != MS_OK) {
         cl_fail(failure, put->sent, "put_start", "",
@@ -85,7 +109,9 @@ static void start_send(cl_putting *put, cl_failure *failure) {
 }
 
 static void start_begin(cl_putting *put, cl_failure *failure) {
-    put->session = atomic_load(&put->client->session); /* the one that is lost, if it is */
+    put->began_ns = te_now_ns();
+    if (!put->is_started)
+        put->session = atomic_load(&put->client->session); /* the one that is lost, if it is */
     put->sent = te_checkout(put->client->master, put->deadline_ns, &put->master);
     if (put->sent == MS_OK)
         start_send(put, failure);
@@ -140,21 +166,54 @@ static ms_status take_grants(cl_putting *put, cl_failure *failure) {
     return status;
 }
 
-/* The grants of the PUT_START that was sent; with a new session once more when that had ended. */
+static void start_forget(cl_putting *put) {
+    if (put->start.number != 0)
+        cl_number_end(put->client, put->start.number);
+    put->start.number = 0;
+    put->is_started = false;
+}
+
+/* No answer came.  True: the master, or the next one, is there, and PUT_START may be sent again: with its number, or
+ * in a session in which it never was. */
+static bool may_start_again(cl_putting *put) {
+    if (!cl_master_wait(put->client, false, put->deadline_ns))
+        return false;
+    bool is_same = atomic_load(&put->client->session) == put->session;
+    if (is_same && !put->is_started && put->sent == MS_OK)
+        return false; /* more calls at once than there are numbers */
+    if (!is_same)
+        start_forget(put);
+    atomic_fetch_add_explicit(&put->client->calls_repeated, 1, memory_order_relaxed);
+    return true;
+}
+
+/* The grants of the PUT_START that was sent; once more when there was no answer, or its session had ended. */
 static ms_status start_finish(cl_putting *put, cl_failure *failure) {
-    for (int attempt = 0;; attempt++) {
+    bool is_renewed = false;
+    for (;;) {
         ms_status status = put->sent == MS_OK ? take_grants(put, failure) : put->sent;
-        if (put->start.number != 0)
-            cl_number_end(put->client, put->start.number);
-        put->start.number = 0;
-        if ((status != MS_SESSION_LOST && status != MS_WRONG_EPOCH) || attempt == 1)
+        bool is_answered = put->master != NULL || !cl_is_transport(status);
+        if (is_answered)
+            cl_master_worked(put->client);
+        if (is_answered && !is_renewed && (status == MS_SESSION_LOST || status == MS_WRONG_EPOCH)) {
+            is_renewed = true;
+            start_forget(put);
+            if (put->master != NULL)
+                te_checkin(put->master, false);
+            put->master = NULL;
+            put->began_ns = te_now_ns();
+            status = cl_session_open(put->client, put->session, put->deadline_ns, failure);
+            is_answered = status == MS_OK || !cl_is_transport(status);
+            if (!is_answered)
+                cl_master_failed(put->client, put->began_ns);
+        } else if (is_answered) {
+            start_forget(put);
             return status;
-        if (put->master != NULL)
-            te_checkin(put->master, false);
-        put->master = NULL;
-        status = cl_session_open(put->client, put->session, put->deadline_ns, failure);
-        if (status != MS_OK)
+        }
+        if (is_answered ? status != MS_OK : !may_start_again(put)) {
+            start_forget(put);
             return status;
+        }
         start_begin(put, failure);
     }
 }
@@ -250,6 +309,7 @@ ms_status cl_put_take_relayed(cl_putting *put, cl_failure *failure) {
 /* Sends PUT_END; end_finish says how that went. */
 static void end_begin(cl_putting *put, size_t wanted) {
     put->end.count = (uint32_t)wanted;
+    put->began_ns = te_now_ns();
     ms_writer_reset(&put->request);
     write_ends(put, &put->request, wants_end);
     put->sent = put->request.status;
@@ -279,20 +339,71 @@ static ms_status end_finish(cl_putting *put, size_t wanted, cl_failure *failure)
             put->master = NULL;
         }
     }
-    if (cl_is_transport(status) && te_now_ns() < put->deadline_ns) {
-        /* The number makes a repeat harmless. */
+    /* The number makes a repeat harmless; a new master has never heard of it. */
+    while (status != MS_OK && put->master == NULL && cl_is_transport(status)) {
+        cl_master_failed(put->client, put->began_ns);
+        if (put->end.number == 0 || !cl_master_wait(put->client, false, put->deadline_ns))
+            break;
+        if (atomic_load(&put->client->session) != put->session) {
+            status = MS_SESSION_LOST;
+            break;
+        }
         struct iovec body = {.iov_base = put->request.data, .iov_len = put->request.length};
         free(reply.body);
         reply = (te_reply){.grow = true};
+        put->began_ns = te_now_ns();
         status = te_call(put->client->master, MS_PUT_END, 0, &body, 1, &reply, put->deadline_ns);
-        if (status == MS_OK)
+        if (status == MS_OK) {
             status = (ms_status)reply.header.status;
+            break;
+        }
     }
     if (status == MS_OK)
         status = take_ends(put, reply.body, reply.header.body_length, wanted);
     if (status != MS_OK)
         cl_fail(failure, status, "put_end", "master", "%s", ms_status_name(status));
     free(reply.body);
+    return status;
+}
+
+/* Nobody has answered put_end, and whoever leads now learns of objects from the store servers: what they have
+ * sealed is stored.  Only a put can be told by its version: that of an upsert proves nothing about the old one. */
+static bool is_unanswered(const cl_putting *put, size_t i) {
+    return put->items[i].status == MS_PENDING && put->states[i].sealed != 0;
+}
+
+static ms_status find_sealed(cl_putting *put, ms_status failed, cl_failure *failure) {
+    bool is_lost = failed == MS_SESSION_LOST || failed == MS_WRONG_EPOCH;
+    if (!is_lost || put->options->flags & MS_PUT_UPSERT)
+        return failed;
+    cl_location **locations = calloc(put->count, sizeof *locations);
+    cl_item *items = malloc(put->count * sizeof *items);
+    bool has_memory = locations != NULL && items != NULL;
+    ms_status status = failed;
+    for (size_t i = 0; has_memory && i < put->count; i++) {
+        items[i] = put->items[i];
+        items[i].status = is_unanswered(put, i) ? MS_PENDING : MS_OK;
+    }
+    if (has_memory &&
+        cl_lookup(put->client, items, put->count, locations, put->deadline_ns, failure) == MS_OK) {
+        status = MS_OK;
+        for (size_t i = 0; i < put->count; i++) {
+            if (!is_unanswered(put, i))
+                continue;
+            put->items[i].status = failed;
+            if (locations[i] != NULL && locations[i]->version == put->states[i].grant->version) {
+                put->items[i].status = MS_OK;
+                put->items[i].replica_count = locations[i]->replica_count;
+            } else {
+                status = failed;
+            }
+        }
+    }
+    for (size_t i = 0; locations != NULL && i < put->count; i++)
+        if (locations[i] != NULL)
+            cl_location_release(locations[i]);
+    free(locations);
+    free(items);
     return status;
 }
 
@@ -316,6 +427,8 @@ static void revoke(cl_putting *put) {
     /* The put's own deadline at the master is later than the call's: there is time for this. */
     ms_status status = request.status;
     if (status == MS_OK)
+        status = cl_master_check(put->client, "revoke", NULL);
+    if (status == MS_OK)
         status =
             te_call(put->client->master, MS_REVOKE, 0, &body, 1, &reply, te_now_ns() + 500000000);
     ms_array statuses;
@@ -323,13 +436,20 @@ static void revoke(cl_putting *put) {
         ms_read_array(reply.body, reply.header.body_length, sizeof(uint32_t), &statuses) &&
         statuses.count == wanted) {
         uint32_t at = 0;
-        for (size_t i = 0; i < put->count; i++)
-            /* The relayed put_end had arrived after all: it is stored. */
-            if (wants_revoke(put, i) && ms_array_u32(statuses, at++) == MS_COMPLETE) {
+        for (size_t i = 0; i < put->count; i++) {
+            if (!wants_revoke(put, i))
+                continue;
+            ms_status told = (ms_status)ms_array_u32(statuses, at++);
+            if (told == MS_COMPLETE) { /* the relayed put_end had arrived after all: it is stored */
                 put->states[i].ended = true;
                 put->items[i].status = MS_OK;
                 put->items[i].replica_count = 1;
             }
+            /* GONE: the master had taken it back by itself, if no put_end can have come before. */
+            put->states[i].is_revoked =
+                told == MS_OK ||
+                (told == MS_GONE && put->states[i].sealed == 0 && !put->client->config.allow_relay);
+        }
     }
     cl_number_end(put->client, put->end.number);
     put->end.number = ended;
@@ -394,6 +514,8 @@ static size_t put_write(cl_putting *put, ms_status *status, cl_failure *failure)
 /* Every item has its status afterwards. */
 static ms_status put_finish(cl_putting *put, size_t wanted, ms_status status, cl_failure *failure) {
     ms_status ended = wanted == 0 ? MS_OK : end_finish(put, wanted, failure);
+    if (ended != MS_OK)
+        ended = find_sealed(put, ended, failure);
     for (size_t i = 0; ended == MS_OK && i < put->count; i++)
         if (put->states[i].sealed != 0 && put->items[i].status != MS_PENDING)
             put->states[i].ended = true;
@@ -461,6 +583,30 @@ static ms_status put_in_halves(const cl_putting *put, cl_failure *failure) {
     return statuses[0] != MS_OK ? statuses[0] : statuses[1];
 }
 
+/* Whether the item may be begun again: its grant was given up, and no server can have made an object of it. */
+static bool is_movable(const cl_item *item, const cl_put_state *state) {
+    bool is_of_node = cl_is_transport(item->status) || item->status == MS_WRONG_INCARNATION ||
+                      item->status == MS_WRONG_EPOCH || item->status == MS_GONE;
+    return is_of_node && state->grant != NULL &&
+           (state->is_revoked || (state->sealed == 0 && !state->is_unclear));
+}
+
+/* Makes pending again what failed at its nodes; how many that are. */
+static size_t move_on(cl_putting *put) {
+    size_t moved = 0;
+    if (put->options->group != 0 || te_now_ns() >= put->deadline_ns)
+        return 0;
+    for (size_t i = 0; i < put->count; i++) {
+        if (is_movable(&put->items[i], &put->states[i])) {
+            put->items[i].status = MS_PENDING;
+            moved++;
+        }
+        put->states[i] = (cl_put_state){0};
+    }
+    atomic_fetch_add_explicit(&put->client->puts_moved, moved, memory_order_relaxed);
+    return moved;
+}
+
 static ms_status put_whole(const cl_putting *put, cl_failure *failure) {
     cl_putting whole;
     part_open(&whole, put, 0, put->count);
@@ -508,7 +654,14 @@ ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_o
     /* A group appears together: in one request. */
     bool in_halves = pending == count && count >= HALVES_LEAST && options->group == 0 &&
                      !client->config.allow_relay;
-    ms_status status = in_halves ? put_in_halves(&put, failure) : put_whole(&put, failure);
+    ms_status status = cl_master_check(client, "put_start", failure);
+    if (status == MS_OK)
+        status = in_halves ? put_in_halves(&put, failure) : put_whole(&put, failure);
+    for (unsigned attempt = 2; attempt <= ATTEMPTS_MAX && move_on(&put) != 0; attempt++) {
+        put.is_last = attempt == ATTEMPTS_MAX;
+        status = put_whole(&put, failure);
+    }
+    cl_fail_all(items, count, status);
     if (put.states != scratch)
         free(put.states);
     if (status != MS_OK)

@@ -11,6 +11,8 @@ typedef struct cl_put_state {
     uint32_t runs;      /* write items of the replica that is being written */
     uint32_t checksum;  /* with MS_OBJECT_HAS_CHECKSUM in object_flags */
     bool ended;         /* the master has answered put_end */
+    bool is_unclear;    /* nobody knows whether a server has sealed a replica */
+    bool is_revoked;    /* the master has taken the grant back: nothing will come of it */
 } cl_put_state;
 
 typedef struct cl_putting {
@@ -20,15 +22,19 @@ typedef struct cl_putting {
     size_t count, pending;
     const cl_put_options *options;
     int64_t deadline_ns;
+    int64_t write_ns; /* until when the node that is written to may take */
+    bool is_last;     /* no other node is tried after these */
     cl_put_state *states;
     te_connection *master; /* carried PUT_START; NULL when it broke */
     /* The request that is under way on `master`: PUT_START, then PUT_END. */
     ms_writer request;
     uint8_t request_scratch[2048];
     ms_status sent;
+    int64_t began_ns; /* when it was */
     uint64_t session; /* that PUT_START named */
     ms_batch start;
-    ms_batch end; /* number of the PUT_END */
+    bool is_started; /* `start` is a number that may be repeated */
+    ms_batch end;    /* number of the PUT_END */
     bool is_relayed;
     uint64_t expiry_ms; /* wall clock */
     uint8_t object_flags;
@@ -39,6 +45,8 @@ void cl_put_write_seal(const cl_putting *put, size_t index, uint16_t part, uint1
                        ms_writer *writer);
 /* The relayed answer on put->master, into the items. */
 ms_status cl_put_take_relayed(cl_putting *put, cl_failure *failure);
+/* Until when a node may take for `bytes`: with another one that works not longer than the hedge's time. */
+int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes);
 /* Writes and SEALs all replicas of what is granted; *is_done: put_end was relayed and answered too. */
 ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure);
 

@@ -8,6 +8,7 @@
 
 #define TOUCH_PERIOD_NS 1000000000
 #define KEEP_TIMEOUT_NS 2000000000
+#define WAITING_LONG_NS 1000000000
 
 static ms_status write_hello(cl_client *client, uint8_t right, uint32_t incarnation,
                              uint64_t session, uint8_t *body, size_t size, size_t *length) {
@@ -41,7 +42,9 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     size_t length;
     te_connection *connection = NULL;
     bool is_other_epoch = false;
-    pthread_mutex_lock(&client->session_lock);
+    if (!cl_lock_until(&client->session_lock, deadline_ns))
+        return cl_fail(failure, MS_TIMEOUT, "connect", "master",
+                       "another call was connecting until the deadline");
     ms_status status = MS_OK;
     if (atomic_load(&client->session) != lost)
         goto out; /* another caller has done it */
@@ -91,41 +94,96 @@ out:
     return status;
 }
 
-ms_status cl_master_call(cl_client *client, uint16_t method, uint32_t flags,
+ms_status cl_session_probe(cl_client *client, int64_t deadline_ns) {
+    uint64_t session = atomic_load(&client->session);
+    if (session != 0) {
+        uint8_t body[64];
+        te_reply reply = {.body = body, .body_size = sizeof body};
+        ms_status status = te_call(client->master, MS_KEEPALIVE, 0, NULL, 0, &reply, deadline_ns);
+        if (status == MS_OK)
+            status = (ms_status)reply.header.status;
+        if (status != MS_SESSION_LOST && status != MS_WRONG_EPOCH)
+            return status;
+    }
+    cl_failure failure;
+    return cl_session_open(client, session, deadline_ns, &failure);
+}
+
+/* The sentence of an answer other than OK, or why there is none; the answer's memory is given back. */
+static void take_sentence(cl_client *client, const te_reply *blank, te_reply *reply,
+                          ms_status status, char text[TE_ERROR_BYTES]) {
+    if (status == (ms_status)reply->header.status && reply->body != NULL &&
+        reply->header.body_length > 4 &&
+        (blank->grow || reply->header.body_length <= blank->body_size)) {
+        snprintf(text, TE_ERROR_BYTES, "%.*s", (int)reply->header.body_length,
+                 (const char *)reply->body);
+    } else {
+        te_channel_error(client->master, text);
+    }
+    if (blank->grow) {
+        free(reply->body);
+        reply->body = NULL;
+    }
+}
+
+static bool may_repeat(cl_client *client, cl_repeat repeat, uint64_t session) {
+    switch (repeat) {
+    case CL_REPEAT_ALWAYS:
+        return true;
+    case CL_REPEAT_IN_SESSION:
+        return atomic_load(&client->session) == session;
+    case CL_REPEAT_IN_NEXT:
+        return atomic_load(&client->session) != session;
+    case CL_REPEAT_NEVER:
+        break;
+    }
+    return false;
+}
+
+ms_status cl_master_call(cl_client *client, cl_repeat repeat, uint16_t method, uint32_t flags,
                          const struct iovec *body, size_t body_count, te_reply *reply,
                          const char *stage, int64_t deadline_ns, cl_failure *failure) {
     const te_reply blank = *reply;
-    for (int attempt = 0;; attempt++) {
+    ms_status status = cl_master_check(client, stage, failure);
+    bool is_renewed = false;
+    while (status == MS_OK) {
+        char text[TE_ERROR_BYTES];
         uint64_t session = atomic_load(&client->session);
+        int64_t began_ns = te_now_ns();
         *reply = blank;
-        ms_status status =
-            te_call(client->master, method, flags, body, body_count, reply, deadline_ns);
+        status = te_call(client->master, method, flags, body, body_count, reply, deadline_ns);
+        /* A new connection's HELLO may be refused: that is an answer, too. */
+        bool is_answered = !cl_is_transport(status), is_told = false;
+        if (is_answered)
+            cl_master_worked(client);
         if (status == MS_OK && reply->header.status == MS_OK)
             return MS_OK;
         if (status == MS_OK)
             status = (ms_status)reply->header.status;
-        char text[TE_ERROR_BYTES];
-        if (status == (ms_status)reply->header.status && reply->body != NULL &&
-            reply->header.body_length > 4 &&
-            (blank.grow || reply->header.body_length <= blank.body_size)) {
-            snprintf(text, sizeof text, "%.*s", (int)reply->header.body_length,
-                     (const char *)reply->body);
-        } else {
-            te_channel_error(client->master, text);
-        }
-        if (blank.grow) {
-            free(reply->body);
-            reply->body = NULL;
-        }
-        if ((status == MS_SESSION_LOST || status == MS_WRONG_EPOCH) && attempt == 0) {
+        take_sentence(client, &blank, reply, status, text);
+        if (is_answered && !is_renewed && (status == MS_SESSION_LOST || status == MS_WRONG_EPOCH)) {
+            is_renewed = is_told = true;
+            began_ns = te_now_ns();
             status = cl_session_open(client, session, deadline_ns, failure);
             if (status == MS_OK)
-                continue;
-            return status;
+                continue; /* nothing of it was done */
+            is_answered = !cl_is_transport(status);
         }
-        atomic_fetch_add_explicit(&client->failure_count, 1, memory_order_relaxed);
-        return cl_fail(failure, status, stage, "master", "%s", text);
+        if (!is_answered) {
+            cl_master_failed(client, began_ns);
+            if ((is_told || repeat != CL_REPEAT_NEVER) &&
+                cl_master_wait(client, false, deadline_ns) &&
+                (is_told || may_repeat(client, repeat, session))) {
+                atomic_fetch_add_explicit(&client->calls_repeated, 1, memory_order_relaxed);
+                status = MS_OK;
+                continue;
+            }
+        }
+        if (!is_told)
+            cl_fail(failure, status, stage, "master", "%s", text);
     }
+    atomic_fetch_add_explicit(&client->failure_count, 1, memory_order_relaxed);
+    return status;
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------------------ */
@@ -192,7 +250,8 @@ static void send_touches(cl_client *client) {
                                 {.iov_base = hashes, .iov_len = count * sizeof hashes[0]}};
         te_connection *connection;
         int64_t deadline_ns = te_now_ns() + KEEP_TIMEOUT_NS;
-        if (te_checkout(client->master, deadline_ns, &connection) != MS_OK)
+        if (cl_master_check(client, "touch", NULL) != MS_OK ||
+            te_checkout(client->master, deadline_ns, &connection) != MS_OK)
             return;
         ms_status status = te_send(connection, MS_ONEWAY, MS_TOUCH, 0, te_next_request(connection),
                                    0, body, 2, NULL, 0, deadline_ns);
@@ -207,8 +266,8 @@ static void keep_session(cl_client *client) {
     te_reply reply = {.body = body, .body_size = sizeof body};
     cl_failure failure;
     int64_t deadline_ns = te_now_ns() + KEEP_TIMEOUT_NS;
-    if (cl_master_call(client, MS_KEEPALIVE, 0, NULL, 0, &reply, "keepalive", deadline_ns,
-                       &failure) != MS_OK)
+    if (cl_master_call(client, CL_REPEAT_NEVER, MS_KEEPALIVE, 0, NULL, 0, &reply, "keepalive",
+                       deadline_ns, &failure) != MS_OK)
         return;
     if (reply.header.body_length >= 4) {
         uint32_t serial;
@@ -217,6 +276,14 @@ static void keep_session(cl_client *client) {
     }
     if (atomic_load(&client->members_serial) != atomic_load(&client->members_known))
         cl_members_fetch(client, deadline_ns);
+}
+
+/* Calls that wait for a frozen master tell nothing until their deadlines. */
+static void look_at_master(cl_client *client) {
+    te_channel_health health;
+    te_channel_get_health(client->master, &health);
+    if (health.waiting_ns > WAITING_LONG_NS)
+        cl_master_failed(client, te_now_ns() - health.waiting_ns);
 }
 
 static void *keeper(void *argument) {
@@ -233,6 +300,7 @@ static void *keeper(void *argument) {
         if (client->stopping)
             break;
         pthread_mutex_unlock(&client->keeper_lock);
+        look_at_master(client);
         send_touches(client);
         cl_views_settle(client, false);
         /* Who pins wants to know soon when the master that knows the pins is gone. */

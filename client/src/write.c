@@ -119,13 +119,16 @@ static ms_status write_staged(cl_putting *put, size_t index, const cl_replica *r
         return MS_TIMEOUT;
     uint32_t source = 0;
     uint64_t source_offset = 0;
-    pipeline pipe = {.deadline_ns = put->deadline_ns};
+    const int64_t began_ns = te_now_ns();
+    put->write_ns =
+        cl_put_limit(put, node, grant->size); /* others may have had the buffer for long */
+    pipeline pipe = {.deadline_ns = put->write_ns};
     ms_status status = staging->address == NULL
                            ? MS_NO_MEMORY
                            : te_share(node->writing, staging->address, client->config.staging_bytes,
-                                      &source, &source_offset, put->deadline_ns);
+                                      &source, &source_offset, put->write_ns);
     if (status == MS_OK)
-        status = te_checkout(node->writing, put->deadline_ns, &pipe.connection);
+        status = te_checkout(node->writing, put->write_ns, &pipe.connection);
     if (status == MS_OK) {
         cl_cursor bytes;
         cl_cursor_open(&bytes, &put->items[index]);
@@ -157,6 +160,8 @@ static ms_status write_staged(cl_putting *put, size_t index, const cl_replica *r
         }
     }
     staging_give(client, staging);
+    if (cl_is_transport(status))
+        cl_node_failed(client, node, began_ns);
     return status;
 }
 
@@ -251,6 +256,17 @@ static void replica_failed(cl_putting *put, size_t index, ms_status status) {
         put->states[index].failed = status;
 }
 
+/* A node that is known not to answer is not written to while another one could be. */
+static bool is_avoided(const cl_putting *put, cl_node *node) {
+    return !put->is_last && cl_node_state(node) != CL_BREAKER_CLOSED &&
+           cl_node_has_other(put->client, node);
+}
+
+int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes) {
+    bool is_hurried = !put->is_last && cl_node_has_other(put->client, node);
+    return is_hurried ? cl_hedge_ns(bytes, put->deadline_ns) : put->deadline_ns;
+}
+
 /* All in one frame; the server relays put_end, the master answers on put->master. */
 static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list, bool *is_done,
                                cl_failure *failure) {
@@ -270,18 +286,17 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list,
     struct iovec body[3] = {{.iov_base = head, .iov_len = sizeof head},
                             {.iov_base = list->items, .iov_len = list->count * sizeof *list->items},
                             {.iov_base = list->seals.data, .iov_len = list->seals.length}};
-    ms_status status = te_checkout(node->writing, put->deadline_ns, &data);
+    ms_status status = te_checkout(node->writing, put->write_ns, &data);
     if (status == MS_OK)
         status = te_send(data, MS_REQUEST, MS_WRITE, MS_FLAG_RELAY, te_next_request(data),
-                         cl_left_ms(put->deadline_ns), body, 3, payload, payload_count,
-                         put->deadline_ns);
+                         cl_left_ms(put->write_ns), body, 3, payload, payload_count, put->write_ns);
     int which = 1;
     if (status == MS_OK) {
         uint64_t shared = 0;
         for (size_t i = 0; i < list->count; i++)
             shared += list->items[i].source != 0 ? list->items[i].length : 0;
         te_expect(data, te_copy_ns(shared));
-        status = te_wait_either(put->master, data, &which, put->deadline_ns);
+        status = te_wait_either(put->master, data, &which, put->write_ns);
         te_expect(data, 0);
     }
     if (status == MS_OK && which == 0) {
@@ -300,7 +315,7 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list,
         te_reply reply = {.body = answer, .body_size = sizeof answer};
         if (list->count > 512)
             reply = (te_reply){.grow = true};
-        status = te_receive(data, &reply, put->deadline_ns);
+        status = te_receive(data, &reply, put->write_ns);
         ms_array statuses = {0};
         bool all = status == MS_OK && reply.header.status == MS_OK;
         if (status == MS_OK && !all) {
@@ -349,10 +364,22 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
                             cl_failure *failure) {
     cl_client *client = put->client;
     size_t writes = 0;
+    uint64_t bytes = 0;
     for (size_t i = 0; i < put->count; i++)
-        if (nodes[i] == node)
+        if (nodes[i] == node) {
             writes += cl_runs_max(&put->items[i],
                                   put->states[i].grant->replicas[replica_index].extent_count);
+            bytes += put->items[i].size;
+        }
+    if (is_avoided(put, node)) {
+        for (size_t i = 0; i < put->count; i++)
+            if (nodes[i] == node)
+                replica_failed(put, i, MS_UNAVAILABLE);
+        return cl_fail(failure, MS_UNAVAILABLE, "write", node->name,
+                       "it has not answered and is asked again in the background");
+    }
+    const int64_t began_ns = te_now_ns();
+    put->write_ns = cl_put_limit(put, node, bytes);
     write_list list;
     ms_status status = list_open(&list, writes);
     bool staged_any = false;
@@ -365,7 +392,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
         if (node->is_local && put->items[i].size > CL_INLINE_WRITE_MAX &&
             (put->items[i].pieces != NULL ||
              te_share(node->writing, put->items[i].memory, put->items[i].size, &source,
-                      &source_offset, put->deadline_ns) != MS_OK)) {
+                      &source_offset, put->write_ns) != MS_OK)) {
             ms_status staged = write_staged(put, i, replica, node);
             if (staged == MS_OK) {
                 put->states[i].sealed |= 1ull << replica_index;
@@ -391,7 +418,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
             status = write_relayed(put, node, &list, is_done, failure);
         } else {
             status = te_write(node->writing, list.items, list.sources, list.count, list.seals.data,
-                              list.seals.length, 0, list.statuses, put->deadline_ns);
+                              list.seals.length, 0, list.statuses, put->write_ns);
             size_t at = 0;
             for (size_t i = 0; i < put->count && status == MS_OK; i++) {
                 const uint64_t bit = 1ull << replica_index;
@@ -410,16 +437,18 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
         }
     }
     if (status == MS_OK) {
-        cl_node_worked(node);
+        cl_node_worked(client, node);
     } else {
         char text[TE_ERROR_BYTES];
         te_channel_error(node->writing, text);
         cl_fail(failure, status, "write", node->name, "%s", text);
         if (cl_is_transport(status))
-            cl_node_failed(node);
+            cl_node_failed(client, node, began_ns);
         for (size_t i = 0; i < put->count; i++)
-            if (nodes[i] == node && !(put->states[i].sealed & 1ull << replica_index))
+            if (nodes[i] == node && !(put->states[i].sealed & 1ull << replica_index)) {
                 replica_failed(put, i, status);
+                put->states[i].is_unclear = true;
+            }
     }
     list_close(&list);
     return status;

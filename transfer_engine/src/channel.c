@@ -44,10 +44,11 @@ struct te_channel {
     uint32_t hello_generation;
     te_connection *idle; /* most recently used first */
     te_connection *all;
-    uint32_t count;    /* connections, and dials under way */
-    uint64_t failures; /* see te_channel_get_health */
-    uint32_t inside;   /* what te_channel_close waits for: calls, and connections checked out */
-    uint8_t *answer;   /* of the newest HELLO */
+    te_connection *dialling; /* connected, and waiting for the HELLO's answer */
+    uint32_t count;          /* connections, and dials under way */
+    uint64_t failures;       /* see te_channel_get_health */
+    uint32_t inside; /* what te_channel_close waits for: calls, and connections checked out */
+    uint8_t *answer; /* of the newest HELLO */
     size_t answer_length;
     char error[TE_ERROR_BYTES];
     pid_t peer_pid;                /* behind the Unix socket, as of the newest connection */
@@ -350,6 +351,39 @@ static bool is_rail_failure(ms_status status) {
     return status == MS_TIMEOUT || status == MS_UNAVAILABLE || status == MS_IO_ERROR;
 }
 
+/* Nobody waits longer for a peer that is not meant any more; under the lock. */
+static void break_off(te_channel *channel) {
+    /* shutdown does not block; the lock keeps the descriptors from being closed meanwhile. */
+    for (te_connection *each = channel->all; each != NULL; each = each->all_next) {
+        shutdown(each->descriptor, SHUT_RDWR);
+    }
+    for (te_connection *each = channel->dialling; each != NULL; each = each->next) {
+        shutdown(each->descriptor, SHUT_RDWR);
+    }
+}
+
+/* False: the channel has been moved or closed since the address was chosen. */
+static bool dialling_begin(te_channel *channel, te_connection *connection) {
+    pthread_mutex_lock(&channel->lock);
+    bool is_meant =
+        !channel->is_closing && connection->hello_generation == channel->hello_generation;
+    connection->next = channel->dialling;
+    channel->dialling = connection;
+    pthread_mutex_unlock(&channel->lock);
+    return is_meant;
+}
+
+static void dialling_end(te_channel *channel, te_connection *connection) {
+    pthread_mutex_lock(&channel->lock);
+    te_connection **at = &channel->dialling;
+    while (*at != connection) {
+        at = &(*at)->next;
+    }
+    *at = connection->next;
+    connection->next = NULL;
+    pthread_mutex_unlock(&channel->lock);
+}
+
 /* One attempt over one rail.  `left`: rails that could still be tried. */
 static ms_status dial_rail(te_channel *channel, te_connection *connection, uint32_t index,
                            const te_address *address, uint32_t left, const uint8_t *hello,
@@ -369,12 +403,16 @@ static ms_status dial_rail(te_channel *channel, te_connection *connection, uint3
     if (status != MS_OK) {
         return status;
     }
-    /* A frozen peer's kernel accepts connections: a cancel must break off the wait for HELLO
-     * too. */
+    /* A frozen peer's kernel accepts connections: a cancel, and a move, must break off the wait for
+     * HELLO too. */
     status = te_scope_add(connection);
     if (status == MS_OK) {
+        if (!dialling_begin(channel, connection)) {
+            shutdown(connection->descriptor, SHUT_RDWR);
+        }
         status = te_connection_hello(connection, hello, hello_length, answer, answer_length,
                                      hello_deadline);
+        dialling_end(channel, connection);
     }
     if (status != MS_OK) {
         te_scope_remove(connection);
@@ -713,10 +751,7 @@ ms_status te_channel_move(te_channel *channel, const char *address, const char *
     }
     channel->hello_generation++; /* who is checked in from now on was connected to the old place */
     te_connection *useless = take_useless(channel, true, 0);
-    for (te_connection *connection = channel->all; connection != NULL;
-         connection = connection->all_next) {
-        shutdown(connection->descriptor, SHUT_RDWR); /* as in te_channel_close */
-    }
+    break_off(channel);
     pthread_mutex_unlock(&channel->lock);
     destroy_chain(useless);
     return MS_OK;
@@ -747,12 +782,7 @@ void te_channel_close(te_channel *channel) {
     pthread_mutex_lock(&channel->lock);
     channel->is_closing = true;
     te_connection *useless = take_useless(channel, true, 0);
-    /* Callers that wait for an answer get the end of the stream.  shutdown does not block; the
-     * lock keeps the descriptor from being closed meanwhile. */
-    for (te_connection *connection = channel->all; connection != NULL;
-         connection = connection->all_next) {
-        shutdown(connection->descriptor, SHUT_RDWR);
-    }
+    break_off(channel); /* callers that wait for an answer get the end of the stream */
     pthread_cond_broadcast(&channel->changed);
     while (channel->inside > 0) {
         pthread_cond_wait(&channel->changed, &channel->lock);
