@@ -4,7 +4,13 @@
 or `etcd://a,b,c`.
 """
 
-from mooncake_store.coordination.coordinator import Coordinator, Leader, Leadership, Tombstone
+from mooncake_store.coordination.coordinator import (
+    Coordinator,
+    Leader,
+    Leadership,
+    NodeNumber,
+    Tombstone,
+)
 from mooncake_store.coordination.lease import Lease, LeaseState
 from mooncake_store.coordination.uri import open_coordinator
 
@@ -14,6 +20,7 @@ __all__ = [
     "Leadership",
     "Lease",
     "LeaseState",
+    "NodeNumber",
     "Tombstone",
     "open_coordinator",
 ]

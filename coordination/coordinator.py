@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mooncake_store.coordination.lease import Lease
 
-__all__ = ["Coordinator", "Leader", "Leadership", "Tombstone"]
+__all__ = ["Coordinator", "Leader", "Leadership", "NodeNumber", "Tombstone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,42 @@ class Tombstone:
 
     key_hash: bytes
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNumber:
+    """The number by which locations name a store server, under all leaders.
+
+    It stays the node's when the node is forgotten, until a later leader needs it for another one.
+
+    Attributes:
+        number: 0 to 4095.
+        node_id: The server's 16 bytes.
+        name: As it last called itself, for people.
+        struck: What it brings back up to this version does not count: it was forgotten then. 0: all
+            counts.
+    """
+
+    number: int
+    node_id: bytes
+    name: str = ""
+    struck: int = 0
+
+    def encode(self) -> dict[str, str]:
+        """Return it, less its number, as both coordinators keep it in JSON."""
+        return {"node": self.node_id.hex(), "name": self.name, "struck": f"{self.struck:016x}"}
+
+    @classmethod
+    def decode(cls, number: int, document: dict[str, str]) -> NodeNumber:
+        """Return what `encode` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: It is damaged.
+        """
+        node_id = bytes.fromhex(document["node"])
+        if len(node_id) != 16 or number < 0:
+            raise ValueError("a node's number or id out of bounds")
+        return cls(number, node_id, str(document["name"]), int(document["struck"], 16))
 
 
 class Coordinator(Protocol):
@@ -140,6 +176,26 @@ class Coordinator(Protocol):
 
     async def members(self) -> frozenset[bytes]:
         """Return the ids of the store servers that have ever started in this cluster."""
+        ...
+
+    async def numbers(self) -> tuple[NodeNumber, ...]:
+        """Return the numbers given so far, also those of nodes that are no members any more."""
+        ...
+
+    async def keep_number(self, number: NodeNumber) -> None:
+        """Keep whose a number is; before anybody is told it.
+
+        Raises:
+            NotLeaderError: The lead was lost: nothing was written.
+        """
+        ...
+
+    async def forget_member(self, number: NodeNumber) -> None:
+        """Keep the number, with what is struck, and count its node as a member no more.
+
+        Raises:
+            NotLeaderError: The lead was lost: nothing was written.
+        """
         ...
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@
     PREFIX/epoch             counter, raised in the transaction that takes the leader's key
     PREFIX/cluster           id and secret: JSON, made once
     PREFIX/members/NODE      incarnation of each store server
+    PREFIX/numbers/N         node id and name of the store server that locations call N: JSON
     PREFIX/tombstones/HASH   version up to which a key is struck, 16 hexadecimal digits
 
 A lock in etcd does not exclude (its holder may be frozen when it ends), so none is trusted: every
@@ -23,7 +24,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from mooncake_store.coordination.coordinator import Leader, Leadership, Tombstone
+from mooncake_store.coordination.coordinator import Leader, Leadership, NodeNumber, Tombstone
 from mooncake_store.coordination.etcd_client.address import EtcdAddress
 from mooncake_store.coordination.etcd_client.store import (
     CompactedError,
@@ -358,6 +359,32 @@ class EtcdCoordinator:
         return frozenset(
             bytes.fromhex(entry.key[len(prefix) :].decode()) for entry in found.entries
         )
+
+    async def numbers(self) -> tuple[NodeNumber, ...]:
+        prefix = self._key("numbers", "")
+        found = await self._store.read(prefix, prefix_end(prefix))
+        try:
+            return tuple(
+                NodeNumber.decode(int(entry.key[len(prefix) :]), json.loads(entry.value))
+                for entry in found.entries
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            # Guessing could give a number out twice.
+            raise ConfigError(f"a number in {self.name} is damaged", cause=error) from error
+
+    async def keep_number(self, number: NodeNumber) -> None:
+        async with self._writing:
+            await self._change([self._put_number(number)])
+
+    async def forget_member(self, number: NodeNumber) -> None:
+        async with self._writing:
+            await self._change(
+                [self._put_number(number), Delete(self._key("members", number.node_id.hex()))]
+            )
+
+    def _put_number(self, number: NodeNumber) -> Put:
+        value = json.dumps(number.encode()).encode()
+        return Put(self._key("numbers", str(number.number)), value)
 
     def _number(self, entry: Entry) -> int:
         try:

@@ -2,7 +2,8 @@
 
     FOLDER/lock          flock of the leader; its text names that process, for people, and in its
                          second line where it is, for processes that look for it
-    FOLDER/state         epoch, cluster id, secret and members: JSON, 0600, replaced as a whole
+    FOLDER/state         epoch, cluster id, secret, members and numbers: JSON, 0600, replaced as a
+                         whole
     FOLDER/tombstones    24 bytes and their CRC each, appended; cut at the first bad one
 
 The operating system lets go of the lock when its holder dies, so there is no lease to renew.
@@ -11,6 +12,7 @@ The operating system lets go of the lock when its holder dies, so there is no le
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -19,11 +21,11 @@ import shutil
 import struct
 import tempfile
 import zlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mooncake_store.coordination.coordinator import Leader, Leadership, Tombstone
+from mooncake_store.coordination.coordinator import Leader, Leadership, NodeNumber, Tombstone
 from mooncake_store.coordination.lease import Lease, LeaseState
 from mooncake_store.errors import (
     ConfigError,
@@ -47,6 +49,7 @@ class _State:
     secret: bytes
     epoch: int = 0
     members: dict[str, int] = field(default_factory=dict)  # node id in hex: incarnation
+    numbers: dict[int, NodeNumber] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         document = {
@@ -54,6 +57,7 @@ class _State:
             "secret": self.secret.hex(),
             "epoch": self.epoch,
             "members": self.members,
+            "numbers": {each: number.encode() for each, number in self.numbers.items()},
         }
         return json.dumps(document, indent=1).encode()
 
@@ -65,6 +69,10 @@ class _State:
             secret=bytes.fromhex(document["secret"]),
             epoch=int(document["epoch"]),
             members={str(node): int(number) for node, number in document["members"].items()},
+            numbers={
+                int(each): NodeNumber.decode(int(each), kept)
+                for each, kept in document.get("numbers", {}).items()
+            },
         )
         if len(state.secret) != _SECRET_BYTES or not 0 <= state.epoch <= _EPOCH_MAX:
             raise ValueError("secret or epoch out of bounds")
@@ -215,6 +223,31 @@ class LocalCoordinator:
     async def members(self) -> frozenset[bytes]:
         state = self._read_state()
         return frozenset() if state is None else frozenset(map(bytes.fromhex, state.members))
+
+    async def numbers(self) -> tuple[NodeNumber, ...]:
+        state = self._read_state()
+        return () if state is None else tuple(state.numbers.values())
+
+    async def keep_number(self, number: NodeNumber) -> None:
+        with self._changed_by_leader() as state:
+            state.numbers[number.number] = number
+
+    async def forget_member(self, number: NodeNumber) -> None:
+        with self._changed_by_leader() as state:
+            state.numbers[number.number] = number
+            state.members.pop(number.node_id.hex(), None)
+
+    @contextlib.contextmanager
+    def _changed_by_leader(self) -> Iterator[_State]:
+        """Yield the state; what is changed in it is kept."""
+        if self._lock is None:
+            raise NotLeaderError(f"this process does not lead {self.name}")
+        with _Exclusive(self._folder):
+            state = self._read_state()
+            if state is None:
+                raise DeviceError(f"{self._folder}/state is gone")
+            yield state
+            self._write_state(state)
 
     async def close(self) -> None:
         if self._lock is not None:

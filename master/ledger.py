@@ -1,4 +1,4 @@
-"""What a leader owes its coordinator: tombstones, kept and dropped again, and members made known.
+"""What a leader owes its coordinator: tombstones, kept and dropped again, members and numbers.
 
 C hands over what is to be kept and says when it may go; it never calls Python, so its event
 descriptor wakes this.
@@ -10,11 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from mooncake_store.coordination import Coordinator, Tombstone
+from mooncake_store.coordination import Coordinator, NodeNumber, Tombstone
 from mooncake_store.errors import NotLeaderError, Status, StoreError
-from mooncake_store.master.service import MasterService, log
+from mooncake_store.master.service import MasterService, Member, log
 
 __all__ = ["Ledger"]
+
+_FINISH_S = 2.0
+_PAUSE_S = 0.2  # after a failure, before the coordinator is told again
 
 
 class Ledger:
@@ -37,10 +40,15 @@ class Ledger:
         self._on_lead_lost = on_lead_lost
         self._kept: list[Tombstone] = []  # at the coordinator, in the order in which C counts them
         self._dropped = 0
-        self._members: set[bytes] = set()
+        self._names: dict[bytes, str] = {}  # of nodes, as the coordinator has them
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, tombstones: tuple[Tombstone, ...], members: Iterable[bytes]) -> None:
+    def begin(
+        self,
+        tombstones: tuple[Tombstone, ...],
+        numbers: tuple[NodeNumber, ...],
+        members: Iterable[bytes],
+    ) -> None:
         """Tell C what the coordinator knows, before it listens.
 
         Raises:
@@ -48,9 +56,11 @@ class Ledger:
         """
         self._service.add_tombstones(tombstones)
         self._kept.extend(tombstones)
+        for number in numbers:
+            self._service.add_number(number)
+            self._names[number.node_id] = number.name
         for node_id in members:
             self._service.expect_member(node_id)
-            self._members.add(node_id)
 
     def on_events(self) -> None:
         """C may have something to hand over."""
@@ -60,34 +70,41 @@ class Ledger:
             self._task = asyncio.create_task(self._work())
 
     async def finish(self) -> None:
-        """Wait until nothing is under way."""
+        """Let what is under way end, unless the coordinator does not answer."""
         if self._task is not None:
+            await asyncio.wait([self._task], timeout=_FINISH_S)
+            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _new_members(self) -> list[tuple[bytes, int]]:
+    def _unkept(self) -> list[Member]:
+        """Return whom the coordinator does not know, or under another name."""
         return [
-            (member.node_id, member.incarnation)
+            member
             for member in self._service.members()
-            if member.node_id not in self._members
+            if not member.is_kept or self._names.get(member.node_id) != member.name
         ]
 
     def _has_work(self) -> bool:
         return bool(
             self._service.has_tombstones()
             or self._service.tombstones_settled() > self._dropped
-            or self._new_members()
+            or self._unkept()
         )
 
     async def _work(self) -> None:
-        try:
-            while tombstones := self._service.take_tombstones():
-                await self._write(tombstones)
-            await self._drop()
-            await self._add_members()
-        except NotLeaderError as error:
-            self._on_lead_lost(error)
-        except StoreError as error:
-            log(logging.WARNING, "coordinator_not_told", reason=error)
+        while True:
+            try:
+                while tombstones := self._service.take_tombstones():
+                    await self._write(tombstones)
+                await self._drop()
+                await self._keep_members()
+                return
+            except NotLeaderError as error:
+                self._on_lead_lost(error)
+                return
+            except StoreError as error:
+                log(logging.WARNING, "coordinator_not_told", reason=error)
+                await asyncio.sleep(_PAUSE_S)
 
     async def _write(self, tombstones: tuple[Tombstone, ...]) -> None:
         status = Status.OK
@@ -109,12 +126,16 @@ class Ledger:
             del self._kept[:count]
             self._dropped += count
 
-    async def _add_members(self) -> None:
-        """Make servers known that have no coordinator of their own, for the leaders to come."""
-        if not (new := self._new_members()):
+    async def _keep_members(self) -> None:
+        """Make servers and their numbers known to the leaders to come; then they are adopted."""
+        if not (unkept := self._unkept()):
             return
         known = await self._coordinator.members()
-        for node_id, incarnation in new:
-            if node_id not in known:
-                await self._coordinator.raise_member(node_id, incarnation)
-            self._members.add(node_id)
+        for member in unkept:
+            await self._coordinator.keep_number(
+                NodeNumber(member.server, member.node_id, member.name, member.struck)
+            )
+            self._names[member.node_id] = member.name
+            if member.node_id not in known:  # it has no coordinator of its own
+                await self._coordinator.raise_member(member.node_id, member.incarnation)
+            self._service.number_kept(member.node_id)

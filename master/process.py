@@ -144,7 +144,8 @@ class MasterProcess:
         self._leading.append(asyncio.create_task(self._follow_lease(service)))
         ledger = self._ledger = Ledger(self._coordinator, service, self._lose_lead)
         tombstones = await self._insist(self._coordinator.tombstones)
-        ledger.begin(tombstones, await self._insist(self._coordinator.members))
+        numbers = await self._insist(self._coordinator.numbers)
+        ledger.begin(tombstones, numbers, await self._insist(self._coordinator.members))
         if tombstones:
             await self._coordinator.drop_tombstones(())  # what is left is kept once a key
         try:

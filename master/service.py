@@ -11,7 +11,7 @@ from typing import Any
 
 from mooncake_store._native import ffi as _ffi
 from mooncake_store._native import lib
-from mooncake_store.coordination import Leadership, Tombstone
+from mooncake_store.coordination import Leadership, NodeNumber, Tombstone
 from mooncake_store.errors import ClosedError, Status, error_from_status
 from mooncake_store.logs import log_event
 from mooncake_store.master.config import POLICIES, MasterConfig
@@ -80,6 +80,8 @@ class Member:
     pinned_bytes: int
     object_count: int
     silent_s: float | None  # None: not connected
+    struck: int  # what it brings back up to this version does not count
+    is_kept: bool  # the coordinator knows its number and that it is a member
 
 
 def metrics() -> tuple[Metric, ...]:
@@ -120,6 +122,7 @@ class MasterService:
         native.name = name
         native.version = version_number()
         native.log_level = logging.getLevelName(config.log_level.upper())
+        native.keeps_numbers = True
         native.policy = POLICIES.index(config.eviction)
         for field in (
             "session_timeout_ms",
@@ -270,6 +273,22 @@ class MasterService:
                     status, f"{len(tombstones)} tombstones cannot be taken over"
                 )
 
+    def add_number(self, number: NodeNumber) -> None:
+        """Tell whose a number is; before any member is expected.
+
+        Raises:
+            StoreError: There are too many.
+        """
+        status = lib.ma_number_add(
+            self._handle(), number.node_id, number.number, number.name.encode(), number.struck
+        )
+        if status != Status.OK:
+            raise error_from_status(status, f"number {number.number} of a node cannot be kept")
+
+    def number_kept(self, node_id: bytes) -> None:
+        """Say that the coordinator knows this node's number, and that it is a member."""
+        lib.ma_number_kept(self._handle(), node_id)
+
     def expect_member(self, node_id: bytes) -> None:
         """Wait for this store server before answering what needs the index; before listening.
 
@@ -332,6 +351,8 @@ def _member(row: Any) -> Member:
         pinned_bytes=row.pages_pinned * _PAGE_BYTES,
         object_count=row.object_count,
         silent_s=row.silent_ms / 1e3 if row.silent_ms >= 0 else None,
+        struck=row.struck,
+        is_kept=row.is_kept,
     )
 
 

@@ -18,7 +18,7 @@
 #include "ms_hash.h"
 #include "te.h"
 
-#define CL_NODES_MAX 1024u
+#define CL_NODES_MAX 4096u  /* as many as a cluster has numbers for */
 #define CL_SEGMENTS_MAX 16u /* mapped segments of one node */
 #define CL_LOCATION_SHARDS 16u
 #define CL_TOUCH_MAX 4096u              /* uses waiting to be reported; more are dropped */
@@ -40,6 +40,7 @@ typedef struct cl_location {
     uint32_t replica_count;
     ms_hash hash;
     uint64_t version, size;
+    uint32_t epoch;    /* of the leader that told it */
     int64_t expiry_ns; /* counted from when the look-up was sent (loc_expiry) */
     uint32_t lifetime_ms;
     uint32_t extent_count;
@@ -70,15 +71,18 @@ void cl_locations_drop(cl_client *client);
 void cl_location_forget(cl_client *client, ms_hash hash, uint64_t version);
 /* Reads one ms_location with its replicas from an answer.  *location is NULL when its status is not OK, which
  * is stored; BAD_FRAME for bytes that are none. */
-ms_status cl_location_parse(ms_reader *reader, ms_hash hash, int64_t sent_ns,
+ms_status cl_location_parse(ms_reader *reader, ms_hash hash, uint32_t epoch, int64_t sent_ns,
                             cl_location **location, ms_status *status);
 
-/* ---- nodes ------------------------------------------------------------------------------------------- */
+/* ---- nodes -------------------------------------------------------------------------------------------
+ * A number is the same node's under all leaders, until that is forgotten and a later leader gives it to another one.
+ * So a location names this node if the leader of an epoch from `epoch_first` to `epoch_last` gave it *(number_checked)*. */
 typedef struct cl_node {
     uint32_t server, incarnation;
     uint8_t node_id[16];
-    uint32_t epoch; /* whose number `server` is: each leader numbers its servers anew */
-    bool is_local;  /* equal boot id and a Unix socket */
+    uint32_t epoch_first;   /* first in which MEMBERS named this node so ... */
+    atomic_uint epoch_last; /* ... and the last one */
+    bool is_local;          /* equal boot id and a Unix socket */
     char name[64];
     te_channel *reading, *writing;
     cl_breaker breaker;  /* under health.lock */
@@ -91,11 +95,13 @@ typedef struct cl_node {
         *older; /* retired nodes: freed when the client closes, views may need their mappings */
 } cl_node;
 
-/* NULL when the cluster has no such server now (also after asking for MEMBERS once). */
-cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, int64_t deadline_ns);
+/* Whom a location or grant of that epoch names; NULL when the cluster has no such server now (also after asking for
+ * MEMBERS once). */
+cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, uint32_t epoch,
+                     int64_t deadline_ns);
 /* The node that a view was opened at, as it is now; NULL: not known any more. */
 cl_node *cl_node_of_view(cl_client *client, const cl_view *view);
-/* The newest life of a node that is known, also when a new leader has given it another number. */
+/* The newest life of a node that is known. */
 cl_node *cl_node_now(cl_client *client, cl_node *node);
 /* NULL: not on this host, or it cannot be mapped now. */
 const te_mapping *cl_node_map(cl_client *client, cl_node *node, uint32_t segment,
@@ -110,6 +116,8 @@ bool cl_node_has_other(cl_client *client, const cl_node *node);
 /* One that works, another one each time, as number + 1; 0: none is known. */
 uint32_t cl_node_any(cl_client *client);
 void cl_nodes_set_session(cl_client *client);
+/* Another cluster's numbers mean nothing here. */
+void cl_nodes_retire(cl_client *client);
 void cl_nodes_destroy(cl_client *client);
 
 /* ---- who does not answer ------------------------------------------------------------------------------ */
@@ -227,6 +235,7 @@ struct cl_client {
     atomic_uint members_known;  /* as last fetched */
     int64_t members_fetched_ns;
     _Atomic(cl_node *) nodes[CL_NODES_MAX];
+    atomic_uint nodes_end; /* the highest number that was seen, + 1 */
     cl_node *retired;
 
     cl_location_shard shards[CL_LOCATION_SHARDS];
@@ -259,6 +268,10 @@ struct cl_client {
     atomic_ullong failure_count, sessions_lost, relayed_ends, checksum_failures;
     atomic_ullong reads_moved, puts_moved, calls_repeated;
 };
+
+static inline uint32_t cl_nodes_end(cl_client *client) {
+    return atomic_load_explicit(&client->nodes_end, memory_order_acquire);
+}
 
 /* ---- session ----------------------------------------------------------------------------------------------- */
 /* First connection, or a new session in place of `lost`. */

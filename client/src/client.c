@@ -456,7 +456,7 @@ ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {
                               .session = client->session,
                               .epoch = client->epoch};
     cl_health_read(client, counters);
-    for (size_t i = 0; i < CL_NODES_MAX; i++)
+    for (size_t i = 0; i < cl_nodes_end(client); i++)
         counters->nodes += client->nodes[i] != NULL;
     cl_leave(client);
     return MS_OK;

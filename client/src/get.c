@@ -135,7 +135,8 @@ static bool choose_replica(cl_client *client, read_state *state, int64_t deadlin
         if (state->tried & 1u << i)
             continue;
         const cl_replica *replica = &state->location->replicas[i];
-        cl_node *node = cl_node_get(client, replica->server, replica->incarnation, deadline_ns);
+        cl_node *node = cl_node_get(client, replica->server, replica->incarnation,
+                                    state->location->epoch, deadline_ns);
         if (node == NULL) {
             state->tried |= 1u << i;
             continue;
@@ -560,7 +561,7 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
                               .incarnation = replica->incarnation,
                               .segment = replica->segment,
                               .page = extent->page,
-                              .epoch = state.node->epoch};
+                              .epoch = state.node->epoch_first};
             atomic_fetch_add(&client->holders, 1);
             item->status = MS_OK;
             item->bytes = view->size;

@@ -71,7 +71,7 @@ static int64_t probe_due(cl_client *client) {
     if (cl_breaker_take_probe(&health->master, te_now_ns()))
         probe_master(client);
     int64_t next_ns = cl_breaker_next_ns(&health->master);
-    for (size_t i = 0; i < CL_NODES_MAX && health->nodes_troubled != 0; i++) {
+    for (size_t i = 0; i < cl_nodes_end(client) && health->nodes_troubled != 0; i++) {
         cl_node *node = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
         if (node == NULL)
             continue;

@@ -151,7 +151,7 @@ void cl_forget_locations(uint64_t handle) {
     cl_leave(client);
 }
 
-ms_status cl_location_parse(ms_reader *reader, ms_hash hash, int64_t sent_ns,
+ms_status cl_location_parse(ms_reader *reader, ms_hash hash, uint32_t epoch, int64_t sent_ns,
                             cl_location **location, ms_status *status) {
     ms_location_view view;
     *location = NULL;
@@ -173,6 +173,7 @@ ms_status cl_location_parse(ms_reader *reader, ms_hash hash, int64_t sent_ns,
     *made = (cl_location){.references = 1,
                           .replica_count = view.head.replica_count,
                           .hash = hash,
+                          .epoch = epoch,
                           .version = view.head.version,
                           .size = view.head.size,
                           .checksum = view.head.checksum,

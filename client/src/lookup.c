@@ -85,13 +85,14 @@ ms_status cl_exists(cl_client *client, cl_item *items, size_t count, int64_t dea
 
 /* Reads `answered` locations for the pending items in turn. */
 static ms_status take_locations(cl_client *client, cl_item *items, size_t count, size_t answered,
-                                cl_location **locations, ms_reader *reader, int64_t sent_ns) {
+                                cl_location **locations, ms_reader *reader, uint32_t epoch,
+                                int64_t sent_ns) {
     for (size_t i = 0; i < count && answered > 0; i++) {
         if (items[i].status != MS_PENDING)
             continue;
         cl_location *location;
         ms_status told,
-            status = cl_location_parse(reader, items[i].hash, sent_ns, &location, &told);
+            status = cl_location_parse(reader, items[i].hash, epoch, sent_ns, &location, &told);
         if (status != MS_OK)
             return status;
         answered--;
@@ -147,9 +148,9 @@ ms_status cl_lookup(cl_client *client, cl_item *items, size_t count, cl_location
     } else {
         ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
         uint32_t answered = ms_reader_list(&reader, sizeof(ms_location));
-        status = answered == pending
-                     ? take_locations(client, items, count, answered, locations, &reader, sent_ns)
-                     : MS_BAD_FRAME;
+        status = answered == pending ? take_locations(client, items, count, answered, locations,
+                                                      &reader, reply.header.epoch, sent_ns)
+                                     : MS_BAD_FRAME;
         if (status != MS_OK)
             status = bad_answer(items, count, "lookup", failure);
     }
@@ -230,7 +231,8 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
         ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
         uint32_t answered = ms_reader_list(&reader, sizeof(ms_location));
         status = !reader.is_bad && answered <= count
-                     ? take_locations(client, items, count, answered, NULL, &reader, sent_ns)
+                     ? take_locations(client, items, count, answered, NULL, &reader,
+                                      reply.header.epoch, sent_ns)
                      : MS_BAD_FRAME;
         for (uint32_t i = 0; pin && status == MS_OK && i < answered; i++)
             cl_pins_add(client, items[i].hash, pin_deadline_ms);

@@ -16,7 +16,7 @@ static void node_free(cl_node *node) {
 }
 
 void cl_nodes_destroy(cl_client *client) {
-    for (size_t i = 0; i < CL_NODES_MAX; i++)
+    for (size_t i = 0; i < cl_nodes_end(client); i++)
         if (client->nodes[i] != NULL)
             node_free(client->nodes[i]);
     while (client->retired != NULL) {
@@ -43,12 +43,32 @@ static ms_status open_channel(cl_client *client, cl_node *node, uint8_t right,
 }
 
 /* With members_lock held. */
+static void set_session(cl_client *client, cl_node *node) {
+    uint8_t hello[512];
+    size_t length;
+    /* Of those that read nobody asks for a session: their connections stay. */
+    if (cl_hello_for_node(client, MS_RIGHT_WRITE, node->incarnation, hello, sizeof hello,
+                          &length) == MS_OK)
+        te_channel_set_hello(node->writing, hello, length);
+}
+
+/* With members_lock held.  The leader of that epoch says who has a number. */
 static void node_make(cl_client *client, const ms_server_view *view, uint32_t epoch) {
     if (view->head.server >= CL_NODES_MAX)
         return;
     cl_node *old = client->nodes[view->head.server];
-    if (old != NULL && old->incarnation >= view->head.incarnation && old->epoch == epoch)
-        return; /* an answer that took longer is of no use either */
+    bool is_same =
+        old != NULL && memcmp(old->node_id, view->head.node_id, sizeof old->node_id) == 0;
+    if (old != NULL && (epoch < atomic_load(&old->epoch_last) ||
+                        (is_same && view->head.incarnation < old->incarnation)))
+        return; /* an answer that took longer is of no use */
+    if (is_same && view->head.incarnation == old->incarnation) {
+        if (epoch != atomic_load(&old->epoch_last)) {
+            set_session(client, old); /* before grants of that epoch count here */
+            atomic_store(&old->epoch_last, epoch);
+        }
+        return;
+    }
     cl_node *node = calloc(1, sizeof *node);
     char addresses[MS_ADDRESSES_BYTES_MAX + 1], path[MS_SOCKET_PATH_BYTES_MAX + 1];
     if (node == NULL)
@@ -56,7 +76,8 @@ static void node_make(cl_client *client, const ms_server_view *view, uint32_t ep
     pthread_mutex_init(&node->mapping_lock, NULL);
     node->server = view->head.server;
     node->incarnation = view->head.incarnation;
-    node->epoch = epoch;
+    node->epoch_first = is_same ? old->epoch_first : epoch;
+    atomic_store(&node->epoch_last, epoch);
     memcpy(node->node_id, view->head.node_id, sizeof node->node_id);
     snprintf(node->name, sizeof node->name, "%.*s", (int)view->name.length, view->name.data);
     snprintf(addresses, sizeof addresses, "%.*s", (int)view->addresses.length,
@@ -71,6 +92,8 @@ static void node_make(cl_client *client, const ms_server_view *view, uint32_t ep
         return;
     }
     atomic_store_explicit(&client->nodes[node->server], node, memory_order_release);
+    if (node->server >= cl_nodes_end(client))
+        atomic_store_explicit(&client->nodes_end, node->server + 1, memory_order_release);
     if (old != NULL) {
         cl_node_retired(client, old);
         old->older = client->retired;
@@ -110,32 +133,32 @@ ms_status cl_members_fetch(cl_client *client, int64_t deadline_ns) {
     return status;
 }
 
-cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation,
+cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, uint32_t epoch,
                      int64_t deadline_ns) {
     if (server >= CL_NODES_MAX)
         return NULL;
-    uint32_t epoch = atomic_load(&client->epoch);
     cl_node *node = atomic_load_explicit(&client->nodes[server], memory_order_acquire);
-    if (node != NULL && node->epoch != epoch)
-        node = NULL; /* a former leader's number: it may be another server now */
-    if (node != NULL && node->incarnation >= incarnation)
-        return node->incarnation == incarnation ? node
-                                                : NULL; /* NULL: the location is of an older life */
+    bool is_newer = node != NULL && (node->epoch_first > epoch || node->incarnation > incarnation);
+    if (is_newer)
+        return NULL; /* the location is of an older life, or of whoever had this number before */
+    bool is_confirmed = node != NULL && epoch <= atomic_load(&node->epoch_last);
+    if (is_confirmed && node->incarnation == incarnation)
+        return node;
     pthread_mutex_lock(&client->members_lock);
     bool is_recent = te_now_ns() - client->members_fetched_ns < MEMBERS_PAUSE_NS &&
                      client->members_fetched_ns != 0;
     pthread_mutex_unlock(&client->members_lock);
-    if (!is_recent || node == NULL)
+    if (!is_recent || !is_confirmed)
         cl_members_fetch(client, deadline_ns);
     node = atomic_load_explicit(&client->nodes[server], memory_order_acquire);
-    bool is_known = node != NULL && node->incarnation == incarnation &&
-                    node->epoch == atomic_load(&client->epoch);
-    return is_known ? node : NULL;
+    bool is_named = node != NULL && node->incarnation == incarnation &&
+                    node->epoch_first <= epoch && epoch <= atomic_load(&node->epoch_last);
+    return is_named ? node : NULL;
 }
 
 cl_node *cl_node_now(cl_client *client, cl_node *node) {
     cl_node *newest = node;
-    for (size_t i = 0; i < CL_NODES_MAX; i++) {
+    for (size_t i = 0; i < cl_nodes_end(client); i++) {
         cl_node *known = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
         if (known != NULL && memcmp(known->node_id, node->node_id, sizeof node->node_id) == 0 &&
             known->incarnation > newest->incarnation)
@@ -146,11 +169,12 @@ cl_node *cl_node_now(cl_client *client, cl_node *node) {
 
 cl_node *cl_node_of_view(cl_client *client, const cl_view *view) {
     cl_node *node = view->server < CL_NODES_MAX ? atomic_load(&client->nodes[view->server]) : NULL;
-    if (node == NULL || node->incarnation != view->incarnation || node->epoch != view->epoch) {
+    if (node == NULL || node->incarnation != view->incarnation ||
+        node->epoch_first != view->epoch) {
         pthread_mutex_lock(&client->members_lock);
         for (node = client->retired; node != NULL; node = node->older)
             if (node->server == view->server && node->incarnation == view->incarnation &&
-                node->epoch == view->epoch)
+                node->epoch_first == view->epoch)
                 break;
         pthread_mutex_unlock(&client->members_lock);
     }
@@ -158,12 +182,12 @@ cl_node *cl_node_of_view(cl_client *client, const cl_view *view) {
 }
 
 static bool is_at_work(cl_client *client, cl_node *node) {
-    return node != NULL && node->epoch == atomic_load(&client->epoch) &&
+    return node != NULL && atomic_load(&node->epoch_last) == atomic_load(&client->epoch) &&
            cl_node_state(node) == CL_BREAKER_CLOSED;
 }
 
 bool cl_node_has_other(cl_client *client, const cl_node *node) {
-    for (size_t i = 0; i < CL_NODES_MAX; i++) {
+    for (size_t i = 0; i < cl_nodes_end(client); i++) {
         cl_node *other = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
         if (other != node && is_at_work(client, other))
             return true;
@@ -174,7 +198,7 @@ bool cl_node_has_other(cl_client *client, const cl_node *node) {
 uint32_t cl_node_any(cl_client *client) {
     uint32_t first = atomic_fetch_add_explicit(&client->node_next, 1, memory_order_relaxed);
     uint32_t known[64], count = 0; /* of more it is no matter which */
-    for (uint32_t i = 0; i < CL_NODES_MAX && count < 64; i++)
+    for (uint32_t i = 0; i < cl_nodes_end(client) && count < 64; i++)
         if (is_at_work(client, atomic_load_explicit(&client->nodes[i], memory_order_acquire)))
             known[count++] = i;
     return count == 0 ? 0 : known[first % count] + 1;
@@ -208,19 +232,23 @@ const te_mapping *cl_node_map(cl_client *client, cl_node *node, uint32_t segment
 }
 
 void cl_nodes_set_session(cl_client *client) {
-    uint8_t hello[512];
-    size_t length;
     pthread_mutex_lock(&client->members_lock);
-    for (size_t i = 0; i < CL_NODES_MAX; i++) {
+    for (size_t i = 0; i < cl_nodes_end(client); i++)
+        if (client->nodes[i] != NULL)
+            set_session(client, client->nodes[i]);
+    pthread_mutex_unlock(&client->members_lock);
+}
+
+void cl_nodes_retire(cl_client *client) {
+    pthread_mutex_lock(&client->members_lock);
+    for (size_t i = 0; i < cl_nodes_end(client); i++) {
         cl_node *node = client->nodes[i];
-        if (node == NULL || node->epoch != atomic_load(&client->epoch))
-            continue; /* a former leader's keeps its session, so that nothing is written through it */
-        if (cl_hello_for_node(client, MS_RIGHT_READ, node->incarnation, hello, sizeof hello,
-                              &length) == MS_OK)
-            te_channel_set_hello(node->reading, hello, length);
-        if (cl_hello_for_node(client, MS_RIGHT_WRITE, node->incarnation, hello, sizeof hello,
-                              &length) == MS_OK)
-            te_channel_set_hello(node->writing, hello, length);
+        if (node == NULL)
+            continue;
+        atomic_store(&client->nodes[i], NULL);
+        cl_node_retired(client, node);
+        node->older = client->retired;
+        client->retired = node;
     }
     pthread_mutex_unlock(&client->members_lock);
 }

@@ -145,7 +145,8 @@ static ms_status take_grants(cl_putting *put, cl_failure *failure) {
         if (item->status != MS_PENDING)
             continue;
         ms_status told = MS_OK;
-        status = cl_location_parse(&reader, item->hash, te_now_ns(), &put->states[i].grant, &told);
+        status = cl_location_parse(&reader, item->hash, reply.header.epoch, te_now_ns(),
+                                   &put->states[i].grant, &told);
         if (status != MS_OK)
             break;
         if (put->states[i].grant == NULL) {

@@ -9,6 +9,7 @@
 #define TOUCH_PERIOD_NS 1000000000
 #define KEEP_TIMEOUT_NS 2000000000
 #define WAITING_LONG_NS 1000000000
+#define TOUCH_BATCH 256u
 
 static ms_status write_hello(cl_client *client, uint8_t right, uint32_t incarnation,
                              uint64_t session, uint8_t *body, size_t size, size_t *length) {
@@ -41,7 +42,7 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     uint8_t hello[MS_TOKEN_BYTES_MAX + 1024], answer[4096];
     size_t length;
     te_connection *connection = NULL;
-    bool is_other_epoch = false;
+    bool is_other_cluster = false;
     if (!cl_lock_until(&client->session_lock, deadline_ns))
         return cl_fail(failure, MS_TIMEOUT, "connect", "master",
                        "another call was connecting until the deadline");
@@ -75,7 +76,7 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     }
     if (lost != 0)
         atomic_fetch_add(&client->sessions_lost, 1);
-    is_other_epoch = atomic_load(&client->epoch) != view.head.epoch;
+    is_other_cluster = lost != 0 && memcmp(client->secret, view.secret.data, MS_SECRET_BYTES) != 0;
     memcpy(client->secret, view.secret.data, MS_SECRET_BYTES);
     atomic_store(&client->epoch, view.head.epoch);
     atomic_store(&client->session, view.head.session);
@@ -87,8 +88,10 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
 out:
     pthread_mutex_unlock(&client->session_lock);
     if (status == MS_OK && lost != 0) {
-        if (is_other_epoch)
-            cl_locations_drop(client); /* they name servers by the former leader's numbers */
+        if (is_other_cluster) { /* hashes, numbers, versions and epochs are others there */
+            cl_locations_drop(client);
+            cl_nodes_retire(client);
+        }
         cl_nodes_set_session(client);
     }
     return status;
@@ -234,29 +237,69 @@ void cl_touch_later(cl_client *client, ms_hash hash) {
     pthread_mutex_unlock(&client->touch_lock);
 }
 
-/* Uses of cached locations, so that the master's LRU stays true. */
+static ms_status tell_uses(cl_client *client, const ms_hash *hashes, uint32_t count) {
+    uint32_t head[2] = {count, 0};
+    struct iovec body[2] = {
+        {.iov_base = head, .iov_len = sizeof head},
+        {.iov_base = (void *)(uintptr_t)hashes, .iov_len = count * sizeof hashes[0]}};
+    te_connection *connection;
+    int64_t deadline_ns = te_now_ns() + KEEP_TIMEOUT_NS;
+    if (count == 0)
+        return MS_OK;
+    ms_status status = cl_master_check(client, "touch", NULL);
+    if (status != MS_OK)
+        return status;
+    status = te_checkout(client->master, deadline_ns, &connection);
+    if (status != MS_OK)
+        return status;
+    status = te_send(connection, MS_ONEWAY, MS_TOUCH, 0, te_next_request(connection), 0, body, 2,
+                     NULL, 0, deadline_ns);
+    te_checkin(connection, status == MS_OK);
+    return status;
+}
+
+/* Looked up anew before they expire, so that whoever reads an object again and again has a location for half a
+ * lifetime at least, whatever becomes of the master. */
+static ms_status renew_locations(cl_client *client, const ms_hash *hashes, uint32_t count) {
+    cl_item items[TOUCH_BATCH];
+    cl_failure failure;
+    for (uint32_t i = 0; i < count; i++)
+        items[i] = (cl_item){.hash = hashes[i], .status = MS_PENDING};
+    ms_status status =
+        cl_lookup(client, items, count, NULL, te_now_ns() + KEEP_TIMEOUT_NS, &failure);
+    for (uint32_t i = 0; i < count && status == MS_OK; i++)
+        if (items[i].status == MS_NOT_FOUND)
+            cl_location_forget(client, hashes[i], UINT64_MAX);
+    return status;
+}
+
+static bool is_half_over(cl_client *client, ms_hash hash) {
+    int64_t now_ns = te_now_ns();
+    cl_location *location = cl_location_find(client, hash, now_ns);
+    if (location == NULL)
+        return false;
+    bool is_it = location->expiry_ns - now_ns < (int64_t)location->lifetime_ms * 1000000 / 2;
+    cl_location_release(location);
+    return is_it;
+}
+
+/* Uses of cached locations, so that the master's LRU stays true.  A look-up is a use too. */
 static void send_touches(cl_client *client) {
-    ms_hash hashes[512];
     for (;;) {
-        uint32_t count = 0;
+        ms_hash used[TOUCH_BATCH], old[TOUCH_BATCH];
+        uint32_t count = 0, used_count = 0, old_count = 0;
         pthread_mutex_lock(&client->touch_lock);
-        while (count < 512 && client->touch_count > 0)
-            hashes[count++] = client->touches[--client->touch_count];
+        while (count < TOUCH_BATCH && client->touch_count > 0)
+            used[count++] = client->touches[--client->touch_count];
         pthread_mutex_unlock(&client->touch_lock);
-        if (count == 0)
-            return;
-        uint32_t head[2] = {count, 0};
-        struct iovec body[2] = {{.iov_base = head, .iov_len = sizeof head},
-                                {.iov_base = hashes, .iov_len = count * sizeof hashes[0]}};
-        te_connection *connection;
-        int64_t deadline_ns = te_now_ns() + KEEP_TIMEOUT_NS;
-        if (cl_master_check(client, "touch", NULL) != MS_OK ||
-            te_checkout(client->master, deadline_ns, &connection) != MS_OK)
-            return;
-        ms_status status = te_send(connection, MS_ONEWAY, MS_TOUCH, 0, te_next_request(connection),
-                                   0, body, 2, NULL, 0, deadline_ns);
-        te_checkin(connection, status == MS_OK);
-        if (status != MS_OK)
+        for (uint32_t i = 0; i < count; i++) {
+            if (is_half_over(client, used[i]))
+                old[old_count++] = used[i];
+            else
+                used[used_count++] = used[i];
+        }
+        if (count == 0 || tell_uses(client, used, used_count) != MS_OK ||
+            renew_locations(client, old, old_count) != MS_OK)
             return;
     }
 }

@@ -489,7 +489,7 @@ ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure) {
             if (grant == NULL || r >= grant->replica_count)
                 continue;
             nodes[i] = cl_node_get(put->client, grant->replicas[r].server,
-                                   grant->replicas[r].incarnation, put->deadline_ns);
+                                   grant->replicas[r].incarnation, grant->epoch, put->deadline_ns);
             if (nodes[i] == NULL) {
                 replica_failed(put, i, MS_UNAVAILABLE);
                 cl_fail(failure, MS_UNAVAILABLE, "write", "",

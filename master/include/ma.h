@@ -38,10 +38,12 @@ typedef struct ma_config {
     uint32_t puts_open_max;        /* puts begun and not ended, of all clients */
     uint32_t sessions_max;         /* clients at a time */
     uint32_t connections_max;      /* of clients, tools and servers together */
-    uint32_t answers_kept_max;     /* answers kept for repeats, a session */
-    uint64_t placement_seed;       /* makes placement repeatable in tests */
-    uint32_t version;              /* of the package, see the metric master_version */
-    int32_t log_level;             /* lines below this are not written: 10 debug, 20 info, ... */
+    uint32_t forget_after_ms;  /* a server that is gone for so long is a member no more; 0: never */
+    bool keeps_numbers;        /* a server is adopted only when ma_number_kept says so */
+    uint32_t answers_kept_max; /* answers kept for repeats, a session */
+    uint64_t placement_seed;   /* makes placement repeatable in tests */
+    uint32_t version;          /* of the package, see the metric master_version */
+    int32_t log_level;         /* lines below this are not written: 10 debug, 20 info, ... */
 } ma_config;
 
 void ma_config_default(ma_config *config);
@@ -56,6 +58,13 @@ ms_status ma_master_listen_unix(ma_master *master, const char *path, char *error
  * of clients are closed instead of answered, and their HELLO is refused with NOT_LEADER.  May be called from
  * any thread, before listening and whenever the lease is renewed. */
 void ma_set_lease_deadline(ma_master *master, int64_t boottime_ns);
+/* A number that the coordinator keeps, before listening and before ma_expect_member: whose it is, how that node called
+ * itself, and up to which version nothing counts that it brings back. */
+ms_status ma_number_add(ma_master *master, const uint8_t node_id[16], uint32_t server,
+                        const char *name, uint64_t struck);
+/* The coordinator keeps this node's number and membership now: the server is adopted.  Before that a next leader could
+ * give its number to another one, or not know that removes have to be remembered for it. */
+void ma_number_kept(ma_master *master, const uint8_t node_id[16]);
 /* A member that the coordinator knows, before listening.  With such, requests that need the index wait until all of
  * them have brought their inventories, or for 1 s when one has, or for 5 s. */
 ms_status ma_expect_member(ma_master *master, const uint8_t node_id[16]);
@@ -116,6 +125,8 @@ typedef struct ma_member_row {
     uint64_t pages_total, pages_ready, pages_free, pages_freeing, pages_pinned;
     uint64_t object_count;
     int64_t silent_ms; /* since its last frame; -1: not connected */
+    uint64_t struck;   /* what it brings back up to this version does not count */
+    bool is_kept;      /* the coordinator knows its number and that it is a member */
     char name[64];
     char addresses[256];
     char unix_path[108];

@@ -82,8 +82,13 @@ typedef struct md_server_view {
     uint32_t state; /* ms_member_state */
     uint64_t pages_total, pages_ready, pages_free, pages_freeing, pages_pinned;
     uint64_t object_count;
+    uint64_t struck; /* what it brings back up to this version does not count */
 } md_server_view;
 
+/* A number that the coordinator keeps: whose it is, and what that node cannot bring back.  Before md_server_expect and
+ * md_server_join, which give numbers to nodes that have none. */
+ms_status md_server_number(md_core *core, md_now now, const uint8_t node_id[16], uint32_t server,
+                           uint64_t struck);
 /* A member that the coordinator knows and that has not come yet: while there are such, a remove needs a
  * tombstone.  Gives its number. */
 ms_status md_server_expect(md_core *core, md_now now, const uint8_t node_id[16], uint32_t *server);
@@ -111,7 +116,16 @@ void md_copied(md_core *core, md_now now, uint64_t task, ms_status status);
  * at the coordinator. */
 bool md_tombstones_settle(md_core *core);
 void md_tombstoned(md_core *core, md_now now, ms_hash hash, uint64_t version, ms_status status);
+/* What this server brings back up to this version does not count. */
+void md_server_strike(md_core *core, uint32_t server, uint64_t version);
+/* A server that is gone is a member no more: its objects leave, nothing waits for it, no tombstone is kept for its
+ * sake.  What it brings back up to `struck` does not count.  BUSY: it is not gone. */
+ms_status md_server_forget(md_core *core, md_now now, uint32_t server, uint64_t struck);
+/* The newest version that was given. */
+uint64_t md_version_given(const md_core *core);
+/* Numbers of members are below this; not each below it is a member's. */
 uint32_t md_server_count(const md_core *core);
+/* NOT_FOUND: no member has that number. */
 ms_status md_server_get(const md_core *core, uint32_t server, md_server_view *view);
 
 /* ---- sessions ------------------------------------------------------------------------------------------ */

@@ -108,6 +108,8 @@ const char *ma_printable(const void *text, size_t length, char *room, size_t siz
 
 /* ---- tombstones ----------------------------------------------------------------------------------- */
 
+void ma_journal_wake(ma_master *master) { wake(&master->journal); }
+
 ms_status ma_tombstone_queue(ma_master *master, ms_hash hash, uint64_t version) {
     ma_journal *journal = &master->journal;
     ms_status status = MS_OK;

@@ -69,6 +69,24 @@ static ma_member *copy_member(const ms_server_view *view) {
     return member;
 }
 
+ma_member *ma_member_place(ma_master *master, const uint8_t node_id[16], uint32_t server,
+                           const char *name) {
+    ms_server_view view = {.name = {name, (uint32_t)strlen(name)},
+                           .host = {"", 0},
+                           .socket_path = {"", 0},
+                           .addresses = {"", 0}};
+    view.head = (ms_server_info){.server = server, .state = MS_MEMBER_GONE};
+    memcpy(view.head.node_id, node_id, sizeof view.head.node_id);
+    ma_member *member = has_room(master, server) ? copy_member(&view) : NULL;
+    if (member == NULL)
+        return NULL;
+    member->known_state = MS_MEMBER_GONE;
+    member->gone_ms = te_now_ns() / 1000000;
+    free_member(master->members[server]);
+    master->members[server] = member;
+    return member;
+}
+
 ms_status ma_member_join(ma_master *master, ma_connection *connection, const ms_hello_view *hello,
                          char *error) {
     const ms_server_view *view = &hello->server;
@@ -91,6 +109,9 @@ ms_status ma_member_join(ma_master *master, ma_connection *connection, const ms_
             "incarnation %u of this node is not above the one known: another process serves in its "
             "name, or its files are old",
             (unsigned)member->info.incarnation);
+    else if (status == MS_REFUSED)
+        snprintf(error, TE_ERROR_BYTES,
+                 "this node has been forgotten: restart it, and it joins as an empty one");
     else if (status != MS_OK)
         snprintf(error, TE_ERROR_BYTES, "this server cannot join: %s", ms_status_name(status));
     else if (!has_room(master, server)) {
@@ -109,6 +130,13 @@ ms_status ma_member_join(ma_master *master, ma_connection *connection, const ms_
     member->heard_ms = master->now.now_ms;
     member->known_state = MS_MEMBER_JOINING;
     ma_member *old = master->members[server];
+    bool is_known = old != NULL &&
+                    memcmp(old->info.node_id, member->info.node_id, sizeof old->info.node_id) == 0;
+    member->is_kept = !master->config.keeps_numbers || (is_known && old->is_kept);
+    /* A leader has its number kept before it adopts a server.  So whom the coordinator does not know holds nothing,
+     * or was forgotten so long ago that its number is another one's *(unknown_strikes)*. */
+    if (master->config.keeps_numbers && !is_known)
+        md_server_strike(master->core, server, md_version_given(master->core));
     if (old == NULL || old->peer == 0)
         master->counts.servers++;
     else
@@ -118,6 +146,7 @@ ms_status ma_member_join(ma_master *master, ma_connection *connection, const ms_
     connection->server = server;
     master->members_serial++;
     ma_warm_for_first(master);
+    ma_journal_wake(master); /* the coordinator may have to be told */
     char name[64];
     ma_log(master, MA_LOG_SERVER, MA_INFO,
            "server_joined server=%u node=\"%s\" incarnation=%u segments=%u", (unsigned)server,
@@ -236,7 +265,7 @@ void ma_member_frame(ma_call *call) {
     if (member == NULL)
         return; /* a former life; its connection is being closed */
     member->heard_ms = master->now.now_ms;
-    if (member->is_adopt_due)
+    if (member->is_adopt_due && member->is_kept)
         adopt(master, member);
     switch (call->request->header->method) {
     case MS_INVENTORY:
@@ -312,7 +341,7 @@ void ma_members_tick(ma_master *master) {
         ma_member *member = master->members[server];
         if (member == NULL)
             continue;
-        if (member->is_adopt_due && member->peer != 0)
+        if (member->is_adopt_due && member->is_kept && member->peer != 0)
             adopt(master, member);
         int64_t silent_ms = master->now.now_ms - member->heard_ms;
         if (member->peer != 0 && silent_ms > (int64_t)master->config.server_silence_ms) {
@@ -377,6 +406,8 @@ size_t ma_members_read(ma_master *master, ma_member_row *rows, size_t max) {
             .pages_freeing = view.pages_freeing,
             .pages_pinned = view.pages_pinned,
             .object_count = view.object_count,
+            .struck = view.struck,
+            .is_kept = member->is_kept,
             .silent_ms = member->peer != 0 ? te_now_ns() / 1000000 - member->heard_ms : -1,
         };
         memcpy(row->node_id, member->info.node_id, sizeof row->node_id);

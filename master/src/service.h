@@ -7,6 +7,7 @@
  *   dedupe.c     answers kept for repeats of numbered requests
  *   relay.c      put_end in a client's name, from a store server
  *   members.c    store servers: join, adopt, inventory, free, heartbeat
+ *   numbers.c    by which locations name store servers, under all leaders
  *   warming.c    what needs the index waits until the inventories are there
  *   sessions.c   sessions and the connections that belong to them
  *   matching.c   prefixes and regular expressions
@@ -144,6 +145,7 @@ struct ma_member {
     te_peer peer;      /* 0: not connected */
     bool is_adopt_due; /* ADOPT goes out with the next frame or tick, after HELLO's answer */
     bool is_adopted;   /* its inventory is complete */
+    bool is_kept;      /* by the coordinator, number and membership: before, it is not adopted */
     int64_t heard_ms;
     int64_t gone_ms;
     uint32_t known_state; /* as MEMBERS last said */
@@ -411,6 +413,10 @@ void ma_members_write(ma_master *master, ms_writer *out);
 ma_member *ma_member_get(ma_master *master, uint32_t server);
 void ma_members_close(ma_master *master);
 
+/* A member of whom nothing is known yet but its number and name; NULL: no memory. */
+ma_member *ma_member_place(ma_master *master, const uint8_t node_id[16], uint32_t server,
+                           const char *name);
+
 /* ---- relay.c ------------------------------------------------------------------------------------ */
 void ma_relayed_end(ma_call *call);
 
@@ -454,6 +460,8 @@ void ma_status_write(ma_master *master, ms_writer *out);
 /* ---- journal.c ---------------------------------------------------------------------------------- */
 enum { MA_DEBUG = 10, MA_INFO = 20, MA_WARNING = 30, MA_ERROR = 40 };
 ms_status ma_journal_open(ma_journal *journal);
+/* There is something for Python to do. */
+void ma_journal_wake(ma_master *master);
 void ma_journal_close(ma_journal *journal);
 void ma_log(ma_master *master, ma_log_kind kind, int level, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

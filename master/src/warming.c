@@ -17,19 +17,6 @@
 
 bool ma_is_warm(ma_master *master) { return master->is_warm; }
 
-ms_status ma_expect_member(ma_master *master, const uint8_t node_id[16]) {
-    uint32_t server;
-    pthread_mutex_lock(&master->lock);
-    ms_status status = md_server_expect(master->core, master->now, node_id, &server);
-    if (status == MS_OK) {
-        master->warm_expected++;
-        master->is_warm = false;
-        master->warm_begin_ms = te_now_ns() / 1000000;
-    }
-    pthread_mutex_unlock(&master->lock);
-    return status;
-}
-
 void ma_warm_for_first(ma_master *master) {
     if (!master->is_warm || master->has_adopted || master->warm_expected != 0)
         return;
@@ -38,12 +25,14 @@ void ma_warm_for_first(ma_master *master) {
 }
 
 static uint32_t count_adopted(ma_master *master, uint32_t *count) {
-    uint32_t adopted = 0;
-    *count = md_server_count(master->core);
-    for (uint32_t server = 0; server < *count; server++) {
+    uint32_t adopted = 0, numbers = md_server_count(master->core);
+    *count = 0;
+    for (uint32_t server = 0; server < numbers; server++) {
         md_server_view view;
-        adopted += md_server_get(master->core, server, &view) == MS_OK &&
-                   (view.state == MS_MEMBER_READY || view.state == MS_MEMBER_DRAINING);
+        if (md_server_get(master->core, server, &view) != MS_OK)
+            continue;
+        (*count)++;
+        adopted += view.state == MS_MEMBER_READY || view.state == MS_MEMBER_DRAINING;
     }
     return adopted;
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol_model.details import inventory_file, note, transfer
+from protocol_model.details import inventory_file, note, number, transfer
 from protocol_model.extent import healing as extent_healing
 from protocol_model.extent import rules as extent_rules
 from protocol_model.extent import scenarios as extent_scenarios
@@ -27,6 +27,7 @@ DETAILS = {
     "inventory file": inventory_file,
     "transfer": transfer,
     "notes": note,
+    "numbers": number,
 }
 
 

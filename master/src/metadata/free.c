@@ -110,6 +110,8 @@ void md_free_timer(md_core *core, uint32_t free) {
 
 void md_free_start(md_core *core, uint32_t leave, uint32_t server, uint32_t segment,
                    ms_extent extent, uint64_t version, uint64_t session) {
+    if (!core->servers[server].is_member)
+        return; /* forgotten: what it still has is struck, and writers need its next life */
     uint32_t free = md_pool_take(&core->frees);
     md_free *at = free_at(core, free);
     at->version = version;
@@ -218,6 +220,20 @@ void md_freed(md_core *core, md_now now, uint32_t server, uint32_t incarnation,
     md_parked_serve(core);
 }
 
+void md_frees_forget(md_core *core, uint32_t server) {
+    for (uint32_t i = 0; i < core->free_of.capacity;) {
+        uint32_t free = core->free_of.slots[i].value;
+        if (free == 0 || free_at(core, free)->server != server) {
+            i++;
+            continue;
+        }
+        uint32_t capacity = core->free_of.capacity;
+        cleared(core, free);
+        free_end(core, free); /* another one may take its slot, or all of them other ones */
+        i = core->free_of.capacity == capacity ? i : 0;
+    }
+}
+
 /* ---- tombstones ------------------------------------------------------------------------------------------ */
 static uint32_t stone_find(md_core *core, ms_hash hash, uint64_t version_min) {
     uint32_t stone = md_map_get(&core->stone_of, md_hash_key(hash));
@@ -309,16 +325,24 @@ void md_tombstones_clear(md_core *core) {
     MD_COUNT(core, tombstones) = 0;
 }
 
+static bool any_is_member(const md_core *core) {
+    uint32_t server = 0;
+    while (server < core->server_count && !core->servers[server].is_member)
+        server++;
+    return server < core->server_count;
+}
+
 bool md_all_are_adopted(const md_core *core) {
     uint32_t server = 0;
-    while (server < core->server_count && core->servers[server].is_adopted)
+    while (server < core->server_count &&
+           (core->servers[server].is_adopted || !core->servers[server].is_member))
         server++;
     return server == core->server_count;
 }
 
 bool md_tombstones_settle(md_core *core) {
     /* A leader that knows no member yet does not know whom they are for. */
-    if (core->server_count == 0 || !md_all_are_adopted(core) || core->stones.count != 0)
+    if (!any_is_member(core) || !md_all_are_adopted(core) || core->stones.count != 0)
         return false;
 #ifndef MD_PLANT_SETTLE /* a fault that the simulation must find: what was struck may come back */
     if (MD_COUNT(core, frees_pending) != MD_COUNT(core, frees_cleared))
@@ -350,7 +374,7 @@ static void condemn(md_core *core, ms_hash written) {
     for (uint32_t i = 0; i < core->server_count; i++) {
         md_server *server = &core->servers[i];
         ms_hash node = md_node_hash(server);
-        if (server->is_adopted || server->is_condemned)
+        if (!server->is_member || server->is_adopted || server->is_condemned)
             continue;
         if (ms_hash_equal(node, written)) {
             server->is_condemned = 1;
@@ -426,7 +450,8 @@ void md_leave_timer(md_core *core, uint32_t leave) {
 void md_absent_count(md_core *core) {
     core->absent_count = 0;
     for (uint32_t i = 0; i < core->server_count; i++)
-        core->absent_count += !core->servers[i].is_adopted && !core->servers[i].is_condemned;
+        core->absent_count += core->servers[i].is_member && !core->servers[i].is_adopted &&
+                              !core->servers[i].is_condemned;
 }
 
 /* The protocol says (my epoch, 0) for an unknown key.  Here a server's objects also leave the index while it

@@ -195,8 +195,9 @@ static ms_status take(md_core *core, const held *replica) {
     uint32_t record = md_index_find(shard, replica->hash, MD_RECORD_COMPLETE);
     md_record *known = record == 0 ? NULL : md_record_at(shard, record);
     bool is_struck = replica->version <= md_tombstone_version(core, replica->hash);
-    bool is_condemned = replica->version <=
-                        md_tombstone_version(core, md_node_hash(server_at(core, replica->server)));
+    const md_server *server = server_at(core, replica->server);
+    bool is_condemned = replica->version <= server->struck ||
+                        replica->version <= md_tombstone_version(core, md_node_hash(server));
     /* A replica that another one outranks is no end: the object is there. */
     if (is_expired || is_struck || is_condemned)
         md_fate(core, replica->hash, replica->version, replica->size, replica->server + 1u,

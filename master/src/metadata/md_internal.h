@@ -171,9 +171,14 @@ typedef struct md_used {
 
 typedef struct md_server {
     uint8_t node_id[16];
+    uint64_t struck; /* what it brings back up to this version does not count */
     char *host;
     uint32_t host_bytes; /* of the allocation */
     uint32_t incarnation;
+    uint8_t is_known; /* the number has been given to node_id */
+    uint8_t
+        is_member; /* and that is not forgotten; was_member: or was not always, under this leader */
+    uint8_t was_member;
     uint8_t state;      /* ms_member_state */
     uint8_t is_adopted; /* its inventory is in */
     uint8_t takes_in;   /* an inventory is wanted and counts */
@@ -663,6 +668,8 @@ void md_leave_opened(md_core *core, uint32_t leave); /* all its FREEs are starte
 void md_free_timer(md_core *core, uint32_t free);
 void md_leave_timer(md_core *core, uint32_t leave);
 void md_free_send_all(md_core *core, uint32_t server);
+/* That server's memory is lost: its extents need not be freed. */
+void md_frees_forget(md_core *core, uint32_t server);
 /* Begins a wait of `waiter` for everything of a key that leaves, of versions below `below`, and for a tombstone up to stone_version when
  * a member is absent (0: without).  OK: nothing to wait for; PENDING; NO_MEMORY. */
 ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t below, uint64_t stone_version,

@@ -7,31 +7,83 @@ static md_server *server_at(md_core *core, uint32_t server) { return &core->serv
 
 static uint32_t find_node(const md_core *core, const uint8_t node_id[16]) {
     uint32_t server = 0;
-    while (server < core->server_count && memcmp(core->servers[server].node_id, node_id, 16) != 0)
+    while (server < core->server_count &&
+           !(core->servers[server].is_known &&
+             memcmp(core->servers[server].node_id, node_id, 16) == 0))
         server++;
     return server;
 }
 
-static ms_status add_node(md_core *core, const uint8_t node_id[16], uint32_t *server) {
-    *server = find_node(core, node_id);
-    if (*server < core->server_count)
+/* The table reaches over that number. */
+static ms_status reach(md_core *core, uint32_t server) {
+    if (server < core->server_count)
         return MS_OK;
-    if (core->server_count == MD_SERVERS_MAX)
+    if (server >= MD_SERVERS_MAX)
         return MS_LIMIT;
-    md_server *servers = md_array_reserve(core->servers, &core->server_capacity, sizeof(md_server),
-                                          core->server_count + 1);
+    md_server *servers =
+        md_array_reserve(core->servers, &core->server_capacity, sizeof(md_server), server + 1);
     if (servers == NULL)
         return MS_NO_MEMORY;
     core->servers = servers;
-    md_server *at = &servers[core->server_count++];
-    *at = (md_server){.state = MS_MEMBER_GONE};
-    memcpy(at->node_id, node_id, 16);
+    while (core->server_count <= server)
+        servers[core->server_count++] = (md_server){.state = MS_MEMBER_GONE};
     return MS_OK;
+}
+
+static void name_node(md_server *server, const uint8_t node_id[16]) {
+    memcpy(server->node_id, node_id, 16);
+    server->is_known = 1;
+}
+
+/* One that was never given, else one whose node had been forgotten before this leader began: then each location that
+ * names that node is of an earlier epoch than any that names the new one *(number_rests)*.  MD_SERVERS_MAX: none. */
+static uint32_t free_number(const md_core *core) {
+    if (core->server_count < MD_SERVERS_MAX)
+        return core->server_count;
+    uint32_t server = 0;
+    while (server < MD_SERVERS_MAX && core->servers[server].was_member)
+        server++;
+    return server;
+}
+
+static ms_status add_member(md_core *core, const uint8_t node_id[16], uint32_t *server) {
+    *server = find_node(core, node_id);
+    if (*server == core->server_count) {
+        *server = free_number(core);
+        ms_status status = reach(core, *server);
+        if (status != MS_OK)
+            return status;
+        md_server *at = server_at(core, *server);
+        *at = (md_server){.state = MS_MEMBER_GONE};
+        name_node(at, node_id);
+    }
+    server_at(core, *server)->is_member = server_at(core, *server)->was_member = 1;
+    return MS_OK;
+}
+
+ms_status md_server_number(md_core *core, md_now now, const uint8_t node_id[16], uint32_t server,
+                           uint64_t struck) {
+    md_set_now(core, now);
+    ms_status status = reach(core, server);
+    if (status != MS_OK)
+        return status;
+    name_node(server_at(core, server), node_id);
+    server_at(core, server)->struck = struck;
+    return MS_OK;
+}
+
+void md_server_strike(md_core *core, uint32_t server, uint64_t version) {
+    if (server < core->server_count && version > core->servers[server].struck)
+        core->servers[server].struck = version;
+}
+
+uint64_t md_version_given(const md_core *core) {
+    return ms_version(core->config.epoch, core->sequence) - 1;
 }
 
 ms_status md_server_expect(md_core *core, md_now now, const uint8_t node_id[16], uint32_t *server) {
     md_set_now(core, now);
-    ms_status status = add_node(core, node_id, server);
+    ms_status status = add_member(core, node_id, server);
     md_absent_count(core);
     return status;
 }
@@ -142,7 +194,13 @@ ms_status md_server_join(md_core *core, md_now now, const ms_server_info *info, 
     md_set_now(core, now);
     if (!segments_valid(info, segments))
         return MS_BAD_REQUEST;
-    ms_status status = add_node(core, info->node_id, number);
+    /* Forgotten by this very leader: the grants of that life have been given up, and only a new one makes them void
+     * for their writers. */
+    uint32_t known = find_node(core, info->node_id);
+    if (known < core->server_count && !core->servers[known].is_member && info->incarnation != 0 &&
+        core->servers[known].incarnation == info->incarnation)
+        return MS_REFUSED;
+    ms_status status = add_member(core, info->node_id, number);
     if (status != MS_OK)
         return status;
     md_server *server = server_at(core, *number);
@@ -234,6 +292,25 @@ void md_server_timer(md_core *core, uint32_t server) {
     md_event(core, MS_EVENT_SERVER_LOST, 0, 0, server + 1, NULL, 0);
 }
 
+ms_status md_server_forget(md_core *core, md_now now, uint32_t server, uint64_t struck) {
+    md_set_now(core, now);
+    if (server >= core->server_count || !core->servers[server].is_member)
+        return MS_NOT_FOUND;
+    md_server *at = server_at(core, server);
+    if (at->state != MS_MEMBER_GONE)
+        return MS_BUSY;
+    md_timer_stop(core, &at->timer);
+    if (!at->is_lost)
+        md_server_timer(core, server);
+    md_server_strike(core, server, struck);
+    at->is_member = at->is_condemned = 0;
+    at->tombstones = 0;
+    md_frees_forget(core, server);
+    md_absent_count(core);
+    md_parked_serve(core);
+    return MS_OK;
+}
+
 /* Bit i: replica i counts. */
 static uint64_t replicas_left(const md_core *core, const md_replica_set *set) {
     uint64_t left = 0;
@@ -296,13 +373,14 @@ uint32_t md_server_count(const md_core *core) { return core->server_count; }
 
 ms_status md_server_get(const md_core *core, uint32_t server, md_server_view *view) {
     *view = (md_server_view){0};
-    if (server >= core->server_count)
+    if (server >= core->server_count || !core->servers[server].is_member)
         return MS_NOT_FOUND;
     const md_server *at = &core->servers[server];
     memcpy(view->node_id, at->node_id, 16);
     view->incarnation = at->incarnation;
     view->state = at->state;
     view->object_count = at->object_count;
+    view->struck = at->struck;
     for (uint32_t i = 0; i < at->segment_count; i++) {
         const md_segment *segment = &at->segments[i];
         view->pages_total += segment->page_count;

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from mooncake_store.coordination import Leader, LeaseState, Tombstone, open_coordinator
+from mooncake_store.coordination import (
+    Leader,
+    LeaseState,
+    NodeNumber,
+    Tombstone,
+    open_coordinator,
+)
 from mooncake_store.coordination.etcd import EtcdCoordinator
 from mooncake_store.coordination.etcd_client.address import EtcdAddress
 from mooncake_store.coordination.fake import FakeEtcd
@@ -261,7 +267,32 @@ async def test_many_that_want_to_lead_do_so_one_after_the_other(etcd: Backend) -
     assert epochs == list(range(1, 9))
 
 
-@pytest.mark.parametrize("key", ["epoch", "cluster", "members/" + "00" * 16])
+async def test_numbers_are_kept_and_stay_when_their_nodes_are_forgotten(cluster: Backend) -> None:
+    first = cluster()
+    node, other = b"n" * 16, b"o" * 16
+    assert await first.numbers() == ()
+    with pytest.raises(NotLeaderError):
+        await first.keep_number(NodeNumber(0, node))
+    with pytest.raises(NotLeaderError):
+        await first.forget_member(NodeNumber(0, node))
+    await first.lead("here")
+    await first.raise_member(node, 3)
+    await first.keep_number(NodeNumber(0, node, "node-a"))
+    await first.keep_number(NodeNumber(12, other, "node-b"))
+    await first.forget_member(NodeNumber(0, node, "node-a", struck=2**62 + 5))
+    assert await first.members() == frozenset()
+    await first.raise_member(other, 1)
+    await first.close()
+    second = cluster()
+    found = {number.number: number for number in await second.numbers()}
+    assert found == {
+        0: NodeNumber(0, node, "node-a", struck=2**62 + 5),
+        12: NodeNumber(12, other, "node-b"),
+    }
+    assert await second.members() == frozenset({other})
+
+
+@pytest.mark.parametrize("key", ["epoch", "cluster", "numbers/0", "members/" + "00" * 16])
 async def test_a_damaged_key_is_an_error_and_no_guess(fake: Backend, key: str) -> None:
     client = fake.service.client()
     await client.put(f"mooncake-store/{key}".encode(), b"{")
@@ -269,6 +300,8 @@ async def test_a_damaged_key_is_an_error_and_no_guess(fake: Backend, key: str) -
     with pytest.raises(ConfigError, match="damaged"):
         if key.startswith("members"):
             await coordinator.raise_member(bytes(16), 1)
+        elif key.startswith("numbers"):
+            await coordinator.numbers()
         else:
             await coordinator.lead("here")
 

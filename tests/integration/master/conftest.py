@@ -6,6 +6,7 @@ keeps no bytes, but says what a store server says, when a test lets it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -26,6 +27,8 @@ from typing import Any
 import pytest
 
 from mooncake_store._native import ffi, lib
+from mooncake_store.coordination import NodeNumber
+from mooncake_store.coordination.local import LocalCoordinator
 from mooncake_store.errors import Status
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.frames import Frame
@@ -388,6 +391,20 @@ class Bench:
 
     def master(self, **settings: Any) -> RunningMaster:
         return self.launch(**settings).wait_ready()
+
+    def master_that_knows(self, node: int = 1, *, struck: int = 0) -> RunningMaster:
+        """A master whose predecessor gave that node a number, and waits for nobody."""
+        folder = self.folder / "known"
+
+        async def give() -> None:
+            coordinator = LocalCoordinator(folder)
+            await coordinator.lead("a test")
+            number = NodeNumber(0, bytes([node]) * 16, f"node-{node}", struck)
+            await coordinator.keep_number(number)
+            await coordinator.close()
+
+        asyncio.run(give())
+        return self.master(coordinator=f"local:{folder}")
 
     def client(self, master: RunningMaster, **fields: Any) -> FramePeer:
         peer = FramePeer(master.address, **fields)

@@ -847,39 +847,57 @@ def test_an_old_incarnation_is_refused(bench: Any, master: Any, client: Any) -> 
     assert b"incarnation 4" in old.hello_frame.body
 
 
-def test_what_a_server_brings_in_its_inventory_is_there(
-    bench: Any, master: Any, client: Any
-) -> None:
-    item = frames.InventoryItem(
-        hash=client.hash(b"kept"),
-        version=frames.version(1, 3) - (1 << 43),
-        page=5,
+def kept_item(client: Any, version: int = 3, page: int = 5) -> frames.InventoryItem:
+    """An object that another leader's client has put."""
+    return frames.InventoryItem(
+        hash=client.hash(b"kept-%d" % version),
+        version=frames.version(1, version),
+        page=page,
         page_count=2,
         size=5000,
         tenant=b"default",
-        key=b"kept",
+        key=b"kept-%d" % version,
     )
+
+
+def test_what_a_server_brings_in_its_inventory_is_there(bench: Any) -> None:
+    master = bench.master_that_knows(node=1)
+    client = bench.client(master)
+    item = kept_item(client)
     bench.ready_server(master, client, inventory=(item,))
-    (location,) = client.value(Method.LOOKUP, client.hashes(b"kept")).items
+    (location,) = client.value(Method.LOOKUP, client.hashes(b"kept-3")).items
     assert location.size == 5000
     assert location.replicas[0].extents == (frames.Extent(5, 2),)
 
 
-def test_what_needs_the_index_waits_for_the_first_inventory(
-    bench: Any, master: Any, client: Any
-) -> None:
-    item = frames.InventoryItem(
-        hash=client.hash(b"kept"),
-        version=frames.version(1, 3) - (1 << 43),
-        page=5,
-        page_count=1,
-        size=9,
-        tenant=b"default",
-        key=b"kept",
-    )
+def test_what_a_forgotten_server_brings_counts_if_it_is_newer(bench: Any) -> None:
+    master = bench.master_that_knows(node=1, struck=frames.version(1, 7))
+    client = bench.client(master)
+    inventory = tuple(kept_item(client, version, 10 * version) for version in (3, 7, 8))
+    server = bench.ready_server(master, client, inventory=inventory)
+    assert client.exists(b"kept-3", b"kept-7", b"kept-8") == [False, False, True]
+    freed = frames.Free.decode(server.wait_frame(Method.FREE).body).items
+    assert [item.page for item in freed] == [30, 70]
+
+
+def test_what_a_server_brings_that_has_no_number_does_not_count(bench: Any) -> None:
+    master = bench.master_that_knows(node=2)
+    client = bench.client(master)
+    server = bench.ready_server(master, client, node=1, inventory=(kept_item(client),))
+    assert client.exists(b"kept-3") == [False]
+    assert server.number == 1
+    freed = frames.Free.decode(server.wait_frame(Method.FREE).body).items
+    assert [item.page for item in freed] == [5]
+    assert client.put(b"kept-3").version > frames.version(2, 0)
+
+
+def test_what_needs_the_index_waits_for_the_first_inventory(bench: Any) -> None:
+    master = bench.master_that_knows(node=1)
+    client = bench.client(master)
+    item = kept_item(client)
     server = bench.server(master, inventory=(item,), holds_inventory=True)
     server.wait_frame(Method.ADOPT)
-    lookup = client.start(Method.LOOKUP, client.hashes(b"kept"))
+    lookup = client.start(Method.LOOKUP, client.hashes(b"kept-3"))
     put = client.start(Method.PUT_START, frames.PutStart(0, (client.put_item(b"new"),)))
     assert client.is_silent(0.2)
     assert client.ask(Method.KEEPALIVE).status == Status.OK  # what needs no index does not wait
@@ -888,7 +906,7 @@ def test_what_needs_the_index_waits_for_the_first_inventory(
     gone.close()
     server.may_tell.set()
     (location,) = frames.Locations.decode(client.finish(lookup).body).items
-    assert location.size == 9
+    assert location.size == 5000
     assert frames.Grants.decode(client.finish(put).body).grants[0].status == Status.OK
 
 
