@@ -28,12 +28,16 @@ from typing import Any, TypeAlias
 from mooncake_store._native import ffi, lib
 from mooncake_store.errors import (
     ClosedError,
+    ConfigError,
+    ProtocolError,
     RequestError,
     Status,
     error_from_status,
 )
+from mooncake_store.protocol.frames.transfer import Regions
+from mooncake_store.protocol.methods import Method
 from mooncake_store.runtime import runtime_dir
-from mooncake_store.transfer_engine.topology import Topology
+from mooncake_store.transfer_engine.topology import Topology, from_json, to_json
 
 __all__ = [
     "Answer",
@@ -339,9 +343,26 @@ class TransferEngine:
 
     def set_topology(self, topology: Topology) -> None:
         """Tell peers about this machine's interfaces, and rank paths by them."""
-        text = topology.to_json().encode()
+        text = to_json(topology).encode()
         error = ffi.new("char[]", _ERROR_BYTES)
         _check(lib.te_set_topology(self._handle(), text, len(text), error), _sentence(error))
+
+    def peer_topology(self, address: str, *, timeout_s: float = 5.0) -> Topology:
+        """Ask a peer for its interfaces; an empty topology where it tells none.
+
+        Raises:
+            UnavailableError: Nobody answers there.
+            ProtocolError: What it tells is not of the form that peers exchange.
+        """
+        answer = self.call(address, Method.OPEN_SEGMENT, timeout_s=timeout_s)
+        _check(answer.status, "no memory is served", node=address, stage="topology")
+        text = Regions.decode(answer.body).topology
+        if not text:
+            return Topology()
+        try:
+            return from_json(text.decode(errors="replace"), origin=f"topology of {address}")
+        except ConfigError as error:
+            raise ProtocolError(error.message, node=address, cause=error) from error
 
     # ---- memory ----------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@
  *     {"nics": {"eth0": ["10.0.0.5", "fd00::5"], "eth1": ["10.0.1.5"]},
  *      "matrix": {"cpu:0": [["eth0"], ["eth1"]], "cpu:1": [["eth1"], ["eth0"]]}}
  *
- * A location's first list names its preferred NICs, the second those to fall back on.  Members that a later
- * version adds are skipped.
+ * A location's first list names its preferred NICs, the second those to fall back on; a row "*" is for memory
+ * that nobody has placed.  Members that a later version adds are skipped, and so is "links", by which Python
+ * pairs NICs (topology/exchange.py).
  */
 #ifndef TE_RAILS_H
 #define TE_RAILS_H
@@ -18,9 +19,9 @@
 #include "ms_wire.h"
 
 #define TE_LOCATION_BYTES 32
-#define TE_NIC_NAME_BYTES 32
+#define TE_NIC_NAME_BYTES 64
 #define TE_NIC_ADDRESS_BYTES 48
-#define TE_NICS_MAX 32u
+#define TE_NICS_MAX 64u /* an AWS p5 has 32 adapters for RDMA and one for the rest */
 #define TE_NIC_ADDRESSES_MAX 8u
 #define TE_LOCATIONS_MAX 64u
 
@@ -32,7 +33,7 @@ typedef struct te_nic {
 
 typedef struct te_location {
     char name[TE_LOCATION_BYTES];
-    uint32_t preferred, secondary; /* bit i: nics[i] */
+    uint64_t preferred, secondary; /* bit i: nics[i] */
 } te_location;
 
 typedef struct te_topology {

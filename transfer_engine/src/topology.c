@@ -130,8 +130,8 @@ static void read_nics(json_cursor *json, te_topology *topology) {
     }
 }
 
-static uint32_t read_names(json_cursor *json, const te_topology *topology) {
-    uint32_t mask = 0;
+static uint64_t read_names(json_cursor *json, const te_topology *topology) {
+    uint64_t mask = 0;
     bool is_first = true;
     expect(json, '[');
     while (next_member(json, &is_first, ']')) {
@@ -144,7 +144,7 @@ static uint32_t read_names(json_cursor *json, const te_topology *topology) {
         if (nic == topology->nic_count)
             json->is_bad = true;
         else
-            mask |= 1u << nic;
+            mask |= UINT64_C(1) << nic;
     }
     return mask;
 }

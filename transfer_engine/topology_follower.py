@@ -1,0 +1,91 @@
+"""Keeps what an engine tells its peers about this machine's interfaces up to date."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from mooncake_store.errors import ClosedError, StoreError
+from mooncake_store.logs import log_event
+from mooncake_store.transfer_engine.engine import TransferEngine
+from mooncake_store.transfer_engine.topology import TopologyChange, TopologyWatch
+
+__all__ = ["TopologyFollower"]
+
+logger = logging.getLogger("mooncake_store.transfer_engine")
+
+_WAIT_S = 60.0
+_PAUSE_S = 1.0  # after a look that failed
+_JOIN_S = 10.0
+
+
+class TopologyFollower:
+    """A thread that waits for changes and gives each new topology to an engine.
+
+    Peers see it when they open a segment (again); connections that are open stay as they are.
+
+    Args:
+        engine: Told the topology at once, and again after each change.
+        watch: Owned from here on.
+        changed: Called with each change, on the follower's thread, after the engine was told.
+    """
+
+    def __init__(
+        self,
+        engine: TransferEngine,
+        watch: TopologyWatch,
+        changed: Callable[[TopologyChange], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._changed = changed
+        self._stopping = threading.Event()
+        try:
+            engine.set_topology(watch.topology)
+        except BaseException:
+            watch.close()
+            raise
+        self._thread = threading.Thread(target=self._follow, name="topology", daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                change = self._watch.wait(_WAIT_S)
+                if change is None:
+                    continue
+                self._engine.set_topology(change.topology)
+            except ClosedError:
+                return
+            except (StoreError, OSError) as error:
+                log_event(logger, logging.WARNING, "topology_look_failed", error=error)
+                self._stopping.wait(_PAUSE_S)
+                continue
+            for item in change.changes:
+                log_event(
+                    logger, logging.INFO, "topology_changed",
+                    change=item.kind.value, nic=item.name, why=item.why,
+                )  # fmt: skip
+            if self._changed is not None:
+                self._changed(change)
+
+    def close(self) -> None:
+        """Stop following; the engine keeps the topology that it has."""
+        self._stopping.set()
+        self._watch.wake()
+        self._thread.join(_JOIN_S)
+        if not self._thread.is_alive():
+            self._watch.close()
+
+    def __enter__(self) -> TopologyFollower:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
