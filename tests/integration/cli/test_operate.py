@@ -90,15 +90,34 @@ def test_doctor_looks_at_everything(mooncake: Callable[..., Any], running: Any) 
     found = {check["name"]: check for check in document["checks"]}
     assert set(found) == {
         "versions", "extension", "kernel", "shared memory", "old pools", "memory", "huge pages",
-        "memlock", "open files", "clock", "runtime folder", "ports", "master",
-    }  # fmt: skip
+        "memlock", "open files", "clock", "network", "MTU", "libibverbs", "runtime folder", "ports",
+        "master",
+    } | ({"GID"} if Path("/sys/class/infiniband").is_dir() else set())  # fmt: skip
+    topology = document["topology"]
+    assert "lo" in [nic["name"] for nic in topology["nics"]]
+    assert "cpu:0" in [item["location"] for item in topology["locations"]]
     assert found["master"]["verdict"] == "ok"
     assert "2 of 2 store servers ready" in found["master"]["why"]
     assert found["ports"]["verdict"] == "ok" and "a master runs here" in found["ports"]["why"]
     assert result.code == (0 if document["ok"] else 1)
     text = mooncake("doctor", "--port", str(port)).text
-    assert len(text.splitlines()) <= 2 * len(found)
+    lines = text.splitlines()
+    assert sum(line.startswith(("ok ", "warn ", "fail ")) for line in lines) == len(found)
+    assert any(line.split()[:2] == ["cpu:0", "tcp"] for line in lines)
     assert all(check["verdict"] in text for check in found.values())
+
+
+def test_doctor_takes_what_an_operator_knows_better(
+    mooncake: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "nics.json"
+    file.write_text('{"discover": false, "nics": {"rail0": ["10.0.0.7/24"]}}')
+    document = mooncake("doctor", "--json", "--topology", str(file)).json("doctor")
+    assert [nic["name"] for nic in document["topology"]["nics"]] == ["rail0"]
+    file.write_text('{"nisc": {}}')
+    refused = mooncake("doctor", "--topology", str(file))
+    assert refused.code == 2
+    assert "did you mean 'nics'" in refused.err and str(file) in refused.err
 
 
 def test_versions_are_told(mooncake: Callable[..., Any]) -> None:
