@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "server": ("server", "run a store server"),
     "status": ("status", "show master, servers and space"),
     "top": ("top", "watch the store live"),
+    "forget": ("forget", "let a store server that is gone be a member no more"),
     "ready": ("ready", "exit 0 when the store can serve"),
     "bench": ("benchmark", "measure this machine and the store"),
     "doctor": ("doctor", "check this machine for what the store needs"),
@@ -51,7 +52,8 @@ GROUPS = {
     "Objects": ("put", "get", "cat", "ls", "stat", "explain", "rm", "replicate", "pin"),
     "Processes": ("master", "server"),
     "Operate": (
-        "status", "top", "ready", "bench", "doctor", "config", "completion", "help", "version",
+        "status", "top", "forget", "ready", "bench", "doctor", "config", "completion", "help",
+        "version",
     ),
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from mooncake_store.client.native import lib
 from mooncake_store.client.results import Counters, Explanation, Listed, Member, ObjectStat
 from mooncake_store.errors import (
     ClosedError,
+    ObjectBusyError,
     RequestError,
     StoreError,
 )
@@ -433,6 +434,15 @@ class AsyncClient:
 
         found: list[Member] = await self._run(commands.members(), timeout_s)
         return found
+
+    async def forget_member(self, node: str, *, timeout_s: float | None = None) -> None:
+        """As `Client.forget_member`."""
+        from mooncake_store.client import commands
+
+        try:
+            await self._run(commands.forget_member(node), timeout_s)
+        except ObjectBusyError as error:
+            raise commands.still_alive(node, error) from error
 
     async def counters(self, *, timeout_s: float | None = None) -> Counters:
         """As `Client.counters`."""

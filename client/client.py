@@ -35,6 +35,7 @@ from mooncake_store.client.view import View
 from mooncake_store.errors import (
     BufferTooSmallError,
     ClosedError,
+    ObjectBusyError,
     RequestError,
     Status,
     StoreError,
@@ -733,6 +734,28 @@ class Client:
         from mooncake_store.client import commands
 
         return self._run(commands.members(), timeout_s)
+
+    def forget_member(self, node: str, *, timeout_s: float | None = None) -> None:
+        """Let a store server be a member no more; it must be gone.
+
+        No master waits for it then, and removes need not be remembered for it. Should it come back,
+        it joins as an empty one.
+
+        Args:
+            node: Its name or id, see `members`.
+            timeout_s: Deadline.
+
+        Raises:
+            InUseError: It is alive.
+            RequestError: The name is that of several.
+            ObjectNotFoundError: There is no such member.
+        """
+        from mooncake_store.client import commands
+
+        try:
+            self._run(commands.forget_member(node), timeout_s)
+        except ObjectBusyError as error:
+            raise commands.still_alive(node, error) from error
 
     def counters(self, *, timeout_s: float | None = None) -> Counters:
         """Return what the master has counted, by name.

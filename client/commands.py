@@ -24,7 +24,7 @@ from mooncake_store.client.results import (
     ReplicaPlace,
     ReplicaStat,
 )
-from mooncake_store.errors import RequestError
+from mooncake_store.errors import InUseError, RequestError, StoreError
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import (
     AnnotateField,
@@ -47,10 +47,12 @@ __all__ = [
     "counters",
     "events",
     "explain",
+    "forget_member",
     "list_step",
     "members",
     "remove_matching_step",
     "stat",
+    "still_alive",
 ]
 
 Result = TypeVar("Result")
@@ -310,6 +312,20 @@ def counters(names: Sequence[str]) -> Command[Counters]:
         return Counters(totals, by_server)
 
     return Command(Method.STATUS, b"", decode)
+
+
+def forget_member(node: str) -> Command[None]:
+    """A store server that is gone is a member no more; by name or id."""
+    encoded = node.encode()
+    if not 0 < len(encoded) <= frames.NAME_BYTES_MAX:
+        raise RequestError(f"a node's name or id has 1 to {frames.NAME_BYTES_MAX} bytes")
+    return Command(Method.FORGET, frames.NodeName(encoded).encode(), lambda _: None)
+
+
+def still_alive(node: str, error: StoreError) -> InUseError:
+    """What `forget_member` raises when that server is not gone."""
+    hint = "stop that server first, with --no-keep to give its memory back"
+    return InUseError(error.message, node=node, stage="forget", hint=hint)
 
 
 def events(epoch: int, sequence: int, limit: int) -> Command[frames.EventsAnswer]:

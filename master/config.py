@@ -89,6 +89,13 @@ class MasterConfig:
         minimum=1_500,
         maximum=600_000,
     )
+    forget_after_ms: int = setting(
+        86_400_000,
+        "a store server that is gone for so long is a member no more: nobody waits for it, and "
+        "should it come back, what it held does not count; 0 = never",
+        minimum=0,
+        maximum=2**31,
+    )
     soft_pin_ms: int = setting(
         1_800_000, "a soft-pinned object is spared while it was used within this", minimum=0
     )

@@ -81,14 +81,19 @@ class Ledger:
         return [
             member
             for member in self._service.members()
-            if not member.is_kept or self._names.get(member.node_id) != member.name
+            if not (member.is_kept or member.is_leaving)
+            or self._names.get(member.node_id) != member.name
         ]
+
+    def _leaving(self) -> list[Member]:
+        return [member for member in self._service.members() if member.is_leaving]
 
     def _has_work(self) -> bool:
         return bool(
             self._service.has_tombstones()
             or self._service.tombstones_settled() > self._dropped
             or self._unkept()
+            or self._leaving()
         )
 
     async def _work(self) -> None:
@@ -97,6 +102,7 @@ class Ledger:
                 while tombstones := self._service.take_tombstones():
                     await self._write(tombstones)
                 await self._drop()
+                await self._forget_members()
                 await self._keep_members()
                 return
             except NotLeaderError as error:
@@ -139,3 +145,13 @@ class Ledger:
             if member.node_id not in known:  # it has no coordinator of its own
                 await self._coordinator.raise_member(member.node_id, member.incarnation)
             self._service.number_kept(member.node_id)
+
+    async def _forget_members(self) -> None:
+        for member in self._leaving():
+            number = NodeNumber(member.server, member.node_id, member.name, member.struck)
+            is_done = False
+            try:
+                await self._coordinator.forget_member(number)
+                is_done = True
+            finally:
+                self._service.forgotten(member.node_id, is_done=is_done)

@@ -81,6 +81,7 @@ class Member:
     object_count: int
     silent_s: float | None  # None: not connected
     struck: int  # what it brings back up to this version does not count
+    is_leaving: bool  # it is to be forgotten
     is_kept: bool  # the coordinator knows its number and that it is a member
 
 
@@ -129,6 +130,7 @@ class MasterService:
             "location_lifetime_ms",
             "member_grace_ms",
             "server_silence_ms",
+            "forget_after_ms",
             "evict_above_permille",
             "evict_below_permille",
             "soft_pin_ms",
@@ -289,6 +291,10 @@ class MasterService:
         """Say that the coordinator knows this node's number, and that it is a member."""
         lib.ma_number_kept(self._handle(), node_id)
 
+    def forgotten(self, node_id: bytes, *, is_done: bool) -> None:
+        """Say that a member that was leaving is one no more at the coordinator, or still is."""
+        lib.ma_forgotten(self._handle(), node_id, is_done)
+
     def expect_member(self, node_id: bytes) -> None:
         """Wait for this store server before answering what needs the index; before listening.
 
@@ -352,6 +358,7 @@ def _member(row: Any) -> Member:
         object_count=row.object_count,
         silent_s=row.silent_ms / 1e3 if row.silent_ms >= 0 else None,
         struck=row.struck,
+        is_leaving=row.is_leaving,
         is_kept=row.is_kept,
     )
 

@@ -65,6 +65,9 @@ ms_status ma_number_add(ma_master *master, const uint8_t node_id[16], uint32_t s
 /* The coordinator keeps this node's number and membership now: the server is adopted.  Before that a next leader could
  * give its number to another one, or not know that removes have to be remembered for it. */
 void ma_number_kept(ma_master *master, const uint8_t node_id[16]);
+/* A member with is_leaving is none any more at the coordinator, which keeps its number and what is struck; or that
+ * could not be. */
+void ma_forgotten(ma_master *master, const uint8_t node_id[16], bool is_done);
 /* A member that the coordinator knows, before listening.  With such, requests that need the index wait until all of
  * them have brought their inventories, or for 1 s when one has, or for 5 s. */
 ms_status ma_expect_member(ma_master *master, const uint8_t node_id[16]);
@@ -126,6 +129,7 @@ typedef struct ma_member_row {
     uint64_t object_count;
     int64_t silent_ms; /* since its last frame; -1: not connected */
     uint64_t struck;   /* what it brings back up to this version does not count */
+    bool is_leaving;   /* it is to be forgotten: say ma_forgotten when the coordinator has done so */
     bool is_kept;      /* the coordinator knows its number and that it is a member */
     char name[64];
     char addresses[256];

@@ -80,6 +80,7 @@ static const method methods[] = {
     [MS_KEEPALIVE] = {ma_call_keepalive, ANY_RIGHT},
     [MS_CLOSE_SESSION] = {ma_call_close_session, ANY_RIGHT},
     [MS_EXPLAIN] = {ma_call_explain, NEEDS_INDEX},
+    [MS_FORGET] = {ma_call_forget, NEEDS_WRITE},
 };
 
 /* Says in the call why this method is not for this connection; false: it is. */

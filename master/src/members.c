@@ -101,6 +101,15 @@ ms_status ma_member_join(ma_master *master, ma_connection *connection, const ms_
         return MS_NO_MEMORY;
     }
     uint32_t server = 0;
+    for (uint32_t i = 0; i < master->member_capacity; i++) {
+        const ma_member *known = master->members[i];
+        if (known == NULL || known->forgetting == MA_FORGET_NOT ||
+            memcmp(known->info.node_id, member->info.node_id, sizeof known->info.node_id) != 0)
+            continue;
+        snprintf(error, TE_ERROR_BYTES, "this node is being forgotten: try again in a moment");
+        free_member(member);
+        return MS_UNAVAILABLE;
+    }
     ms_status status = md_server_join(master->core, master->now, &member->info, member->host,
                                       member->segments, &server);
     if (status == MS_WRONG_INCARNATION)
@@ -343,6 +352,7 @@ void ma_members_tick(ma_master *master) {
             continue;
         if (member->is_adopt_due && member->is_kept && member->peer != 0)
             adopt(master, member);
+        ma_forget_tick(master, member);
         int64_t silent_ms = master->now.now_ms - member->heard_ms;
         if (member->peer != 0 && silent_ms > (int64_t)master->config.server_silence_ms) {
             ma_log(master, MA_LOG_SERVER, MA_WARNING, "server_silent server=%u silent_ms=%lld",
@@ -406,7 +416,8 @@ size_t ma_members_read(ma_master *master, ma_member_row *rows, size_t max) {
             .pages_freeing = view.pages_freeing,
             .pages_pinned = view.pages_pinned,
             .object_count = view.object_count,
-            .struck = view.struck,
+            .struck = member->forgetting == MA_FORGET_ASKED ? member->forget_struck : view.struck,
+            .is_leaving = member->forgetting == MA_FORGET_ASKED,
             .is_kept = member->is_kept,
             .silent_ms = member->peer != 0 ? te_now_ns() / 1000000 - member->heard_ms : -1,
         };

@@ -299,13 +299,19 @@ static const struct {
     {MS_KEEPALIVE, "keepalive"},
     {MS_CLOSE_SESSION, "close_session"},
     {MS_EXPLAIN, "explain"},
+    {MS_FORGET, "forget"},
 };
 
-_Static_assert(MS_EXPLAIN - MS_EXISTS_KEYS + 1 == MA_OPS,
-               "ops are the methods of clients, in order");
+_Static_assert(sizeof ops / sizeof *ops == MA_OPS, "ops are the methods of clients, in order");
 
 int ma_op_index(uint16_t method) {
-    return method >= MS_EXISTS_KEYS && method <= MS_EXPLAIN ? method - MS_EXISTS_KEYS : -1;
+    uint32_t likely = (uint32_t)method - MS_EXISTS_KEYS; /* most numbers follow each other */
+    if (likely < MA_OPS && ops[likely].method == method)
+        return (int)likely;
+    for (int op = 0; op < (int)MA_OPS; op++)
+        if (ops[op].method == method)
+            return op;
+    return -1;
 }
 
 /* 20 bounds from 10 us to 60 s, each about 2.3 times the one before. */

@@ -8,6 +8,7 @@
  *   relay.c      put_end in a client's name, from a store server
  *   members.c    store servers: join, adopt, inventory, free, heartbeat
  *   numbers.c    by which locations name store servers, under all leaders
+ *   forget.c     store servers that are gone for good
  *   warming.c    what needs the index waits until the inventories are there
  *   sessions.c   sessions and the connections that belong to them
  *   matching.c   prefixes and regular expressions
@@ -33,7 +34,7 @@
 #include "te.h"
 
 #define MA_SENTENCE_BYTES 512
-#define MA_OPS 21
+#define MA_OPS 22
 #define MA_OP_BUCKETS 20
 #define MA_ASKERS_MAX 4u          /* of one parked batch: the first and its repeats */
 #define MA_BATCHES_MAX (1u << 18) /* parked at a time */
@@ -138,6 +139,13 @@ struct ma_batch {
 };
 
 /* ---- members ---------------------------------------------------------------------------------- */
+typedef enum {
+    MA_FORGET_NOT,
+    MA_FORGET_ASKED, /* the coordinator is being told; until it answers, the node cannot join */
+    MA_FORGET_TOLD,
+    MA_FORGET_FAILED
+} ma_forgetting;
+
 struct ma_member {
     ms_server_info info; /* info.server is its number */
     ms_segment_info *segments;
@@ -149,6 +157,10 @@ struct ma_member {
     int64_t heard_ms;
     int64_t gone_ms;
     uint32_t known_state; /* as MEMBERS last said */
+    ma_forgetting forgetting;
+    uint64_t forget_struck; /* what it brings back up to this version will not count */
+    ma_asker forget_askers[MA_ASKERS_MAX];
+    uint32_t forget_asker_count;
     ms_counter counters[MA_SERVER_COUNTERS_MAX];
     uint32_t counter_count;
     ms_free_item *frees; /* gathered since the last flush */
@@ -416,6 +428,11 @@ void ma_members_close(ma_master *master);
 /* A member of whom nothing is known yet but its number and name; NULL: no memory. */
 ma_member *ma_member_place(ma_master *master, const uint8_t node_id[16], uint32_t server,
                            const char *name);
+
+/* ---- forget.c ----------------------------------------------------------------------------------- */
+void ma_call_forget(ma_call *call);
+/* Each tick: who is gone for too long, and what the coordinator has answered. */
+void ma_forget_tick(ma_master *master, ma_member *member);
 
 /* ---- relay.c ------------------------------------------------------------------------------------ */
 void ma_relayed_end(ma_call *call);

@@ -69,6 +69,7 @@ class Method(IntEnum):
     KEEPALIVE = 0x32
     CLOSE_SESSION = 0x33
     EXPLAIN = 0x34
+    FORGET = 0x37
     # master and store server
     ADOPT = 0x40
     INVENTORY = 0x41

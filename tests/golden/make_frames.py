@@ -577,6 +577,8 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
             ok,
             wire.ExplainAnswer(leading_ms=1000, history_ms=1000),
         ),
+        "forget": (request, Method.FORGET, ok, wire.NodeName(b"node-a")),
+        "forget answered": (answer, Method.FORGET, ok, wire.Empty()),
     }
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "ListRequest",
     "Match",
     "Members",
+    "NodeName",
     "PutEnd",
     "PutItem",
     "PutStart",
@@ -369,6 +370,20 @@ class Members(Counted):
 
     ITEM: ClassVar[type[Record]] = ServerInfo
     LAYOUT: ClassVar[Layout] = Layout("", "serial:I count:I")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeName(Body):
+    """Which store server FORGET is about: its name, or its id in hexadecimal."""
+
+    node: bytes
+
+    def write(self, writer: Writer) -> None:
+        writer.string(self.node)
+
+    @classmethod
+    def read(cls, reader: Reader) -> NodeName:
+        return cls(reader.string(NAME_BYTES_MAX))
 
 
 @dataclass(frozen=True, slots=True)

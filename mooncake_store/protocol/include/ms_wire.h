@@ -104,6 +104,7 @@ enum ms_method {
     MS_KEEPALIVE = 0x32,
     MS_CLOSE_SESSION = 0x33,
     MS_EXPLAIN = 0x34, /* where an object is, or when and why it went */
+    MS_FORGET = 0x37,  /* a store server that is gone for good is a member no more */
     /* master -> store server (on the connection that the server dialled) and back */
     MS_ADOPT = 0x40,        /* request; its answer's frames are INVENTORY */
     MS_INVENTORY = 0x41,    /* one-way, several; the last has MS_FLAG_LAST */

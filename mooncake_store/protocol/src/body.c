@@ -230,6 +230,12 @@ static bool valid_members(const void *body, size_t length) {
     return ms_reader_is_done(&reader);
 }
 
+static bool valid_node_name(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    ms_text name;
+    return ms_reader_string(&reader, MS_NAME_BYTES_MAX, &name) && ms_reader_is_done(&reader);
+}
+
 static bool valid_counters(const void *body, size_t length) {
     return valid_list_of(body, length, sizeof(ms_counter));
 }
@@ -329,6 +335,7 @@ static const form forms[] = {
     [MS_KEEPALIVE] = {valid_empty, valid_eight, false},
     [MS_CLOSE_SESSION] = {valid_empty, valid_empty, false},
     [MS_EXPLAIN] = {valid_stat, valid_explain_answer, false},
+    [MS_FORGET] = {valid_node_name, valid_empty, false},
     [MS_ADOPT] = {valid_eight, valid_empty, false},
     [MS_INVENTORY] = {valid_inventory, NULL, false},
     [MS_FREE] = {valid_free, NULL, false},

@@ -53,6 +53,31 @@ def test_status_for_people_has_everything_on_a_screen(mooncake: Callable[..., An
     assert "lookup_hits_total" in verbose and "master_frames_total" in verbose
 
 
+def test_only_a_server_that_is_gone_can_be_forgotten(
+    mooncake: Callable[..., Any], running: Any, until: Any
+) -> None:
+    assert mooncake("forget", "node-c").code == 2  # nobody to ask here
+    assert mooncake("forget", "no-such-node", "--yes").code == 4
+    refused = mooncake("forget", "node-b", "--yes")
+    assert refused.code == 5 and "alive" in refused.err
+    flags = ("--pool-size", "8MiB", "--no-keep")
+    server = running.home.start(
+        "server", "--name", "node-gone", "--master", running.master, *flags, "--json"
+    )
+    server.first_document("server")
+
+    def state() -> str | None:
+        found = mooncake("status", "--json").json("status")["servers"]
+        return next((each["state"] for each in found if each["name"] == "node-gone"), None)
+
+    until(lambda: state() == "ready", "the server is ready")
+    server.end(signal.SIGKILL)
+    until(lambda: state() == "gone", "the server is gone")
+    done = mooncake("forget", "node-gone", "--yes", "--json")
+    assert done.json("forget") == {"forgotten": "node-gone"}
+    assert state() is None
+
+
 def test_status_and_top_can_go_on(running: Any) -> None:
     for arguments, schema in (
         (["status", "--watch", "50ms"], "status"), (["top", "--interval", "50ms"], "top"),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from mooncake_store.client import Client
+from mooncake_store.errors import InUseError, ObjectNotFoundError
 
-from .conftest import Host, Running
+from .conftest import Host, Running, wait_until
 from .test_restarts import free_port, put_all, value_of, wait_readable
 
 
@@ -130,3 +133,59 @@ def test_a_number_that_becomes_another_nodes_shows_no_foreign_bytes(
         put_all(client, ["new"])
         for _ in range(3):
             wait_readable(client, [*keys, "new"], 5.0)
+
+
+def states_of(client: Client) -> dict[str, str]:
+    return {member.name: member.state for member in client.members()}
+
+
+def test_a_forgotten_server_costs_nothing_and_comes_back_empty(host: Host) -> None:
+    port = free_port()
+    folder = host.folder / "cluster"
+    settings: dict[str, Any] = {"port": port, "coordinator": f"local:{folder}"}
+    master = host.master(**settings)
+    host.server(master, name="node-a")
+    gone = host.server(master, name="node-b")
+    keys = [f"key-{number}" for number in range(40)]
+    with Client(master.address, strict=True) as client:
+        put_all(client, keys)
+        lost = [key for key in keys if client.stat(key).replicas[0].node == "node-b"]
+        assert 0 < len(lost) < len(keys)
+        with pytest.raises(InUseError, match="alive"):
+            client.forget_member("node-b")
+        with pytest.raises(ObjectNotFoundError):
+            client.forget_member("node-c")
+        gone.kill()
+        wait_until(lambda: states_of(client)["node-b"] == "gone")
+        assert client.remove(lost[0]) is True  # its holder is silent: a tombstone
+        assert (folder / "tombstones").stat().st_size > 0
+        client.forget_member("node-b")
+        assert states_of(client) == {"node-a": "ready"}
+        wait_until(lambda: (folder / "tombstones").stat().st_size == 0)
+        wait_until(lambda: client.exists_batch(keys) == [key not in lost for key in keys])
+        master.kill()
+        master = host.master(**settings)
+        began_s = time.monotonic()
+        assert client.exists(lost[0]) is False
+        assert time.monotonic() - began_s < 0.9  # nobody is waited for
+        client.remove(lost[1])
+        assert not (folder / "tombstones").stat().st_size
+        host.server(master, name="node-b")
+        wait_until(lambda: states_of(client).get("node-b") == "ready")
+        assert not any(client.exists_batch(lost))
+        put_all(client, lost)
+        wait_readable(client, keys, 5.0)
+
+
+def test_a_server_that_is_gone_for_long_is_forgotten(host: Host) -> None:
+    master = host.master(forget_after_ms=700)
+    host.server(master, name="node-a")
+    gone = host.server(master, name="node-b")
+    with Client(master.address) as client:
+        wait_until(lambda: list(states_of(client).values()) == ["ready", "ready"])
+        gone.process.send_signal(signal.SIGSTOP)  # alive, and the master cuts it off
+        wait_until(lambda: states_of(client) == {"node-a": "ready"}, 15.0)
+        master.wait_log("server_forgotten")
+        gone.process.send_signal(signal.SIGCONT)
+        gone.wait_log("has been forgotten")  # it has to begin a new life
+        assert states_of(client) == {"node-a": "ready"}
