@@ -15,6 +15,8 @@ from mooncake_store.client.results import (
     ReplicaPlace,
     ReplicaStat,
     Statistics,
+    Task,
+    TaskFailure,
 )
 from mooncake_store.client.view import View
 
@@ -33,6 +35,8 @@ __all__ = [
     "ReplicaPlace",
     "ReplicaStat",
     "Statistics",
+    "Task",
+    "TaskFailure",
     "View",
     "prefix_keys",
 ]

@@ -20,7 +20,14 @@ from mooncake_store.client.core import (
     pin_deadline_ms,
 )
 from mooncake_store.client.native import lib
-from mooncake_store.client.results import Counters, Explanation, Listed, Member, ObjectStat
+from mooncake_store.client.results import (
+    Counters,
+    Explanation,
+    Listed,
+    Member,
+    ObjectStat,
+    Task,
+)
 from mooncake_store.errors import (
     ClosedError,
     ObjectBusyError,
@@ -450,3 +457,82 @@ class AsyncClient:
 
         counted: Counters = await self._run(commands.counters(_native.metric_names()), timeout_s)
         return counted
+
+    # ---- tasks ----
+
+    async def move(
+        self,
+        key: str,
+        *,
+        source: int | None = None,
+        target: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """As `Client.move`."""
+        return await self.change_replica(key, 0, target=target, source=source, timeout_s=timeout_s)
+
+    async def drain(self, server: int | str, *, timeout_s: float | None = None) -> Task:
+        """As `Client.drain`."""
+        return await self._start("drain", timeout_s, source=server)
+
+    async def undrain(self, server: int | str, *, timeout_s: float | None = None) -> bool:
+        """As `Client.undrain`."""
+        from mooncake_store.client import tasks
+
+        return await self._carry_out(tasks.undrain(server), timeout_s)
+
+    async def replicate_prefix(
+        self, prefix: str, replicas: int, *, timeout_s: float | None = None
+    ) -> Task:
+        """As `Client.replicate_prefix`."""
+        return await self._start("replicate", timeout_s, prefix=prefix, replicas=replicas)
+
+    async def move_prefix(
+        self,
+        prefix: str,
+        source: int | str,
+        target: int | str | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Task:
+        """As `Client.move_prefix`."""
+        return await self._start("move", timeout_s, prefix=prefix, source=source, target=target)
+
+    async def repair(self, *, timeout_s: float | None = None) -> Task:
+        """As `Client.repair`."""
+        return await self._start("repair", timeout_s)
+
+    async def _start(
+        self,
+        kind: str,
+        timeout_s: float | None,
+        *,
+        prefix: str = "",
+        source: int | str | None = None,
+        target: int | str | None = None,
+        replicas: int = 0,
+    ) -> Task:
+        from mooncake_store.client import tasks
+
+        order = tasks.Order(kind, source, target, replicas, prefix)
+        return await self._carry_out(tasks.start(order), timeout_s)
+
+    async def tasks(self, *, timeout_s: float | None = None) -> builtins.list[Task]:
+        """As `Client.tasks`."""
+        from mooncake_store.client import tasks
+
+        return await self._carry_out(tasks.listing(), timeout_s)
+
+    async def task(
+        self, task: str, *, failures: int = 256, timeout_s: float | None = None
+    ) -> Task | None:
+        """As `Client.task`."""
+        from mooncake_store.client import tasks
+
+        return await self._carry_out(tasks.one(task, failures), timeout_s)
+
+    async def cancel_task(self, task: str, *, timeout_s: float | None = None) -> None:
+        """As `Client.cancel_task`."""
+        from mooncake_store.client import tasks
+
+        await self._run(tasks.cancel(task), timeout_s)

@@ -15,6 +15,8 @@ __all__ = [
     "ReplicaPlace",
     "ReplicaStat",
     "Statistics",
+    "Task",
+    "TaskFailure",
 ]
 
 
@@ -173,6 +175,65 @@ class Member:
     unix_path: str
     size_bytes: int
     ready_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """An object that a task could not treat.
+
+    Attributes:
+        reason: For people: `no room elsewhere`.
+    """
+
+    key: str
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the master does to many objects in the background, and how far it is.
+
+    Attributes:
+        id: `7-3`: the epoch of the master that began it, and its number there.
+        kind: `drain`, `repair`, `replicate` or `move`.
+        state: `waiting` (for its store server), `running`, `blocked` (what is left cannot move now,
+            and is tried again), `done` or `cancelled`.
+        source: The store server that replicas leave.
+        target: The one that they go to; None: any.
+        prefix: Of the keys that it is about.
+        replicas: What `replicate` makes them have.
+        objects_total: 0: not known yet.
+        bytes_done: Of new replicas.
+        objects_failed: In the last walk over all objects; `failures` has the first of them.
+        objects_left: Drain: replicas still there. Repair: objects short of some.
+        sole_left: Drain: of those, in the last walk, the ones without a replica elsewhere.
+        age_s: Since it began.
+        ended_s: Since it ended; None: it has not.
+    """
+
+    id: str
+    kind: str
+    state: str
+    source: str | None
+    target: str | None
+    prefix: str
+    replicas: int | None
+    objects_done: int
+    objects_total: int
+    bytes_done: int
+    bytes_total: int
+    objects_failed: int
+    objects_left: int
+    sole_left: int
+    age_s: float
+    ended_s: float | None
+    failures: tuple[TaskFailure, ...]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more happens."""
+        return self.state in ("done", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)

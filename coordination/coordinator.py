@@ -191,11 +191,23 @@ class Coordinator(Protocol):
         ...
 
     async def forget_member(self, number: NodeNumber) -> None:
-        """Keep the number, with what is struck, and count its node as a member no more.
+        """Keep the number, with what is struck, and count its node as no member, without a drain.
 
         Raises:
             NotLeaderError: The lead was lost: nothing was written.
         """
+        ...
+
+    async def set_drain(self, node_id: bytes, task: int | None) -> None:
+        """Keep that a store server is to be emptied, by this task; None: not any more.
+
+        Raises:
+            NotLeaderError: The lead was lost: nothing was changed.
+        """
+        ...
+
+    async def drains(self) -> dict[bytes, int]:
+        """Return the tasks of the store servers that are to be emptied, by node id."""
         ...
 
     async def close(self) -> None:

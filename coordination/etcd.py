@@ -5,6 +5,7 @@
     PREFIX/cluster           id and secret: JSON, made once
     PREFIX/members/NODE      incarnation of each store server
     PREFIX/numbers/N         node id and name of the store server that locations call N: JSON
+    PREFIX/drains/NODE       task that empties this store server
     PREFIX/tombstones/HASH   version up to which a key is struck, 16 hexadecimal digits
 
 A lock in etcd does not exclude (its holder may be frozen when it ends), so none is trusted: every
@@ -378,13 +379,33 @@ class EtcdCoordinator:
 
     async def forget_member(self, number: NodeNumber) -> None:
         async with self._writing:
+            node = number.node_id.hex()
             await self._change(
-                [self._put_number(number), Delete(self._key("members", number.node_id.hex()))]
+                [
+                    self._put_number(number),
+                    Delete(self._key("members", node)),
+                    Delete(self._key("drains", node)),
+                ]
             )
 
     def _put_number(self, number: NodeNumber) -> Put:
         value = json.dumps(number.encode()).encode()
         return Put(self._key("numbers", str(number.number)), value)
+
+    # ---- drains ----
+
+    async def set_drain(self, node_id: bytes, task: int | None) -> None:
+        key = self._key("drains", node_id.hex())
+        async with self._writing:
+            await self._change([Delete(key) if task is None else Put(key, b"%d" % task)])
+
+    async def drains(self) -> dict[bytes, int]:
+        prefix = self._key("drains", "")
+        found = await self._store.read(prefix, prefix_end(prefix))
+        return {
+            bytes.fromhex(entry.key[len(prefix) :].decode()): self._number(entry)
+            for entry in found.entries
+        }
 
     def _number(self, entry: Entry) -> int:
         try:

@@ -2,8 +2,8 @@
 
     FOLDER/lock          flock of the leader; its text names that process, for people, and in its
                          second line where it is, for processes that look for it
-    FOLDER/state         epoch, cluster id, secret, members and numbers: JSON, 0600, replaced as a
-                         whole
+    FOLDER/state         epoch, cluster id, secret, members, numbers, drains: JSON, 0600, replaced
+                         as a whole
     FOLDER/tombstones    24 bytes and their CRC each, appended; cut at the first bad one
 
 The operating system lets go of the lock when its holder dies, so there is no lease to renew.
@@ -50,6 +50,7 @@ class _State:
     epoch: int = 0
     members: dict[str, int] = field(default_factory=dict)  # node id in hex: incarnation
     numbers: dict[int, NodeNumber] = field(default_factory=dict)
+    drains: dict[str, int] = field(default_factory=dict)  # node id in hex: task
 
     def encode(self) -> bytes:
         document = {
@@ -58,6 +59,7 @@ class _State:
             "epoch": self.epoch,
             "members": self.members,
             "numbers": {each: number.encode() for each, number in self.numbers.items()},
+            "drains": self.drains,
         }
         return json.dumps(document, indent=1).encode()
 
@@ -73,6 +75,7 @@ class _State:
                 int(each): NodeNumber.decode(int(each), kept)
                 for each, kept in document.get("numbers", {}).items()
             },
+            drains={str(node): int(task) for node, task in document.get("drains", {}).items()},
         )
         if len(state.secret) != _SECRET_BYTES or not 0 <= state.epoch <= _EPOCH_MAX:
             raise ValueError("secret or epoch out of bounds")
@@ -236,6 +239,7 @@ class LocalCoordinator:
         with self._changed_by_leader() as state:
             state.numbers[number.number] = number
             state.members.pop(number.node_id.hex(), None)
+            state.drains.pop(number.node_id.hex(), None)
 
     @contextlib.contextmanager
     def _changed_by_leader(self) -> Iterator[_State]:
@@ -248,6 +252,17 @@ class LocalCoordinator:
                 raise DeviceError(f"{self._folder}/state is gone")
             yield state
             self._write_state(state)
+
+    async def set_drain(self, node_id: bytes, task: int | None) -> None:
+        with self._changed_by_leader() as state:
+            state.drains.pop(node_id.hex(), None)
+            if task is not None:
+                state.drains[node_id.hex()] = task
+
+    async def drains(self) -> dict[bytes, int]:
+        state = self._read_state()
+        drains = {} if state is None else state.drains
+        return {bytes.fromhex(node): task for node, task in drains.items()}
 
     async def close(self) -> None:
         if self._lock is not None:

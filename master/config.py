@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mooncake_store.config import setting
+from mooncake_store.config import MIB, setting
 from mooncake_store.errors import ConfigError
 from mooncake_store.runtime import DEFAULT_PORT, is_loopback
 
@@ -95,6 +95,33 @@ class MasterConfig:
         "should it come back, what it held does not count; 0 = never",
         minimum=0,
         maximum=2**31,
+    )
+    copy_bandwidth_bytes_per_s: int = setting(
+        100 * MIB,
+        "bytes a second that drains, repair and other tasks copy, all together; 0 = no bound",
+        minimum=0,
+        maximum=2**50,
+    )
+    repair: bool = setting(
+        True, "what has fewer replicas than wanted is copied again, in the background"
+    )
+    repair_delay_ms: int = setting(
+        60_000,
+        "repair waits so long after a store server went, or this master began: most come back",
+        minimum=0,
+        maximum=86_400_000,
+    )
+    ramp_share_permille: int = setting(
+        200,
+        "a store server that joins empty gets this share of new replicas at first ...",
+        minimum=0,
+        maximum=1000,
+    )
+    ramp_ms: int = setting(
+        300_000,
+        "... and as much as its free space says after this; in between it grows; 0 = at once",
+        minimum=0,
+        maximum=86_400_000,
     )
     soft_pin_ms: int = setting(
         1_800_000, "a soft-pinned object is spared while it was used within this", minimum=0

@@ -1,4 +1,4 @@
-"""What a leader owes its coordinator: tombstones, kept and dropped again, members and numbers.
+"""What a leader owes its coordinator: tombstones, kept and dropped again, members, numbers, drains.
 
 C hands over what is to be kept and says when it may go; it never calls Python, so its event
 descriptor wakes this.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 
 from mooncake_store.coordination import Coordinator, NodeNumber, Tombstone
 from mooncake_store.errors import NotLeaderError, Status, StoreError
-from mooncake_store.master.service import MasterService, Member, log
+from mooncake_store.master.service import Drain, MasterService, Member, log
 
 __all__ = ["Ledger"]
 
@@ -47,7 +47,8 @@ class Ledger:
         self,
         tombstones: tuple[Tombstone, ...],
         numbers: tuple[NodeNumber, ...],
-        members: Iterable[bytes],
+        members: Collection[bytes],
+        drains: Mapping[bytes, int],
     ) -> None:
         """Tell C what the coordinator knows, before it listens.
 
@@ -61,6 +62,9 @@ class Ledger:
             self._names[number.node_id] = number.name
         for node_id in members:
             self._service.expect_member(node_id)
+        for node_id, task in drains.items():
+            if node_id in members:
+                self._service.add_drain(Drain(node_id, task))
 
     def on_events(self) -> None:
         """C may have something to hand over."""
@@ -91,6 +95,7 @@ class Ledger:
     def _has_work(self) -> bool:
         return bool(
             self._service.has_tombstones()
+            or self._service.has_drains()
             or self._service.tombstones_settled() > self._dropped
             or self._unkept()
             or self._leaving()
@@ -101,6 +106,8 @@ class Ledger:
             try:
                 while tombstones := self._service.take_tombstones():
                     await self._write(tombstones)
+                while drain := self._service.take_drain():
+                    await self._keep_drain(drain)
                 await self._drop()
                 await self._forget_members()
                 await self._keep_members()
@@ -124,6 +131,18 @@ class Ledger:
             status = Status.IO_ERROR
             log(logging.ERROR, "tombstones_not_kept", reason=error, count=len(tombstones))
         self._service.finish_tombstones(tombstones, status)
+
+    async def _keep_drain(self, drain: Drain) -> None:
+        status = Status.OK
+        try:
+            await self._coordinator.set_drain(drain.node_id, drain.task or None)
+        except NotLeaderError as error:
+            status = Status.NOT_LEADER
+            self._on_lead_lost(error)
+        except StoreError as error:
+            status = Status.IO_ERROR
+            log(logging.ERROR, "drain_not_kept", reason=error, node_id=drain.node_id.hex())
+        self._service.finish_drain(drain, status)
 
     async def _drop(self) -> None:
         count = self._service.tombstones_settled() - self._dropped

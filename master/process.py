@@ -145,7 +145,9 @@ class MasterProcess:
         ledger = self._ledger = Ledger(self._coordinator, service, self._lose_lead)
         tombstones = await self._insist(self._coordinator.tombstones)
         numbers = await self._insist(self._coordinator.numbers)
-        ledger.begin(tombstones, numbers, await self._insist(self._coordinator.members))
+        members = await self._insist(self._coordinator.members)
+        drains = await self._insist(self._coordinator.drains)
+        ledger.begin(tombstones, numbers, members, drains)
         if tombstones:
             await self._coordinator.drop_tombstones(())  # what is left is kept once a key
         try:

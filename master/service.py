@@ -17,12 +17,13 @@ from mooncake_store.logs import log_event
 from mooncake_store.master.config import POLICIES, MasterConfig
 from mooncake_store.version import version_number
 
-__all__ = ["MasterService", "Member", "Metric", "OpTimes", "Sample"]
+__all__ = ["Drain", "MasterService", "Member", "Metric", "OpTimes", "Sample"]
 
 ffi: Any = _ffi  # its structs have no types that a checker could know
 
 _ERROR_BYTES = 256
 _PAGE_BYTES = 4096
+_NEVER_MS = 2**32 - 1
 _MEMBER_STATES = ("joining", "ready", "draining", "gone")
 
 logger = logging.getLogger("mooncake_store.master")
@@ -60,6 +61,18 @@ class OpTimes:
     failed: int
     sum_s: float
     buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """That a store server is to be emptied, as the coordinator keeps it.
+
+    Attributes:
+        task: What empties it; 0: it does not drain any more.
+    """
+
+    node_id: bytes
+    task: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +152,12 @@ class MasterService:
             "puts_open_max",
             "sessions_max",
             "connections_max",
+            "ramp_share_permille",
+            "ramp_ms",
         ):
             setattr(native, field, getattr(config, field))
+        native.copy_bytes_per_s = config.copy_bandwidth_bytes_per_s
+        native.repair_delay_ms = config.repair_delay_ms if config.repair else _NEVER_MS
         master = ffi.new("ma_master **")
         error = ffi.new("char[]", _ERROR_BYTES)
         self._check(lib.ma_master_open(native, master, error), error)
@@ -330,6 +347,40 @@ class MasterService:
         for tombstone in tombstones:
             _fill(native, tombstone)
             lib.ma_tombstone_done(self._handle(), native, int(status))
+
+    # ---- drains ----
+
+    def add_drain(self, drain: Drain) -> None:
+        """Go on with a drain that a former leader began; its member is expected.
+
+        Raises:
+            StoreError: There is no such member, or there are too many drains.
+        """
+        status = lib.ma_drain_add(self._handle(), _native_drain(drain))
+        if status != Status.OK:
+            raise error_from_status(status, "a drain of a former leader cannot be taken over")
+
+    def has_drains(self) -> bool:
+        """Say whether drains wait for the coordinator."""
+        return bool(lib.ma_drain_is_waiting(self._handle()))
+
+    def take_drain(self) -> Drain | None:
+        """Return what the coordinator is to keep next; each is given out once."""
+        native = ffi.new("ma_draining *")
+        if not lib.ma_drain_next(self._handle(), native):
+            return None
+        return Drain(bytes(ffi.buffer(native.node_id)), native.task)
+
+    def finish_drain(self, drain: Drain, status: Status) -> None:
+        """Say that a drain is kept, or that it cannot be."""
+        lib.ma_drain_done(self._handle(), _native_drain(drain), int(status))
+
+
+def _native_drain(drain: Drain) -> Any:
+    native = ffi.new("ma_draining *")
+    native.node_id = drain.node_id
+    native.task = drain.task
+    return native
 
 
 def _fill(native: Any, tombstone: Tombstone) -> None:

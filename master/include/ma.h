@@ -41,9 +41,13 @@ typedef struct ma_config {
     uint32_t forget_after_ms;  /* a server that is gone for so long is a member no more; 0: never */
     bool keeps_numbers;        /* a server is adopted only when ma_number_kept says so */
     uint32_t answers_kept_max; /* answers kept for repeats, a session */
-    uint64_t placement_seed;   /* makes placement repeatable in tests */
-    uint32_t version;          /* of the package, see the metric master_version */
-    int32_t log_level;         /* lines below this are not written: 10 debug, 20 info, ... */
+    uint64_t copy_bytes_per_s; /* of tasks, all together; 0 = no bound */
+    uint32_t repair_delay_ms;  /* after a server went, before repair; UINT32_MAX = never */
+    uint32_t ramp_share_permille; /* a server that joined empty gets this share of replicas ... */
+    uint32_t ramp_ms;             /* ... growing to all of them within this */
+    uint64_t placement_seed;      /* makes placement repeatable in tests */
+    uint32_t version;             /* of the package, see the metric master_version */
+    int32_t log_level;            /* lines below this are not written: 10 debug, 20 info, ... */
 } ma_config;
 
 void ma_config_default(ma_config *config);
@@ -129,8 +133,8 @@ typedef struct ma_member_row {
     uint64_t object_count;
     int64_t silent_ms; /* since its last frame; -1: not connected */
     uint64_t struck;   /* what it brings back up to this version does not count */
-    bool is_leaving;   /* it is to be forgotten: say ma_forgotten when the coordinator has done so */
-    bool is_kept;      /* the coordinator knows its number and that it is a member */
+    bool is_leaving; /* it is to be forgotten: say ma_forgotten when the coordinator has done so */
+    bool is_kept;    /* the coordinator knows its number and that it is a member */
     char name[64];
     char addresses[256];
     char unix_path[108];
@@ -168,6 +172,21 @@ bool ma_tombstone_next(ma_master *master, ma_tombstone *tombstone);
 uint64_t ma_tombstones_settled(ma_master *master);
 /* It is written (MS_OK), or it cannot be: then those who wait for it are told so. */
 void ma_tombstone_done(ma_master *master, const ma_tombstone *tombstone, ms_status status);
+
+/* ---- drains ---------------------------------------------------------------------------------------
+ * That a store server is to be emptied outlives this master: the coordinator keeps it. */
+typedef struct ma_draining {
+    uint8_t node_id[16];
+    uint64_t task; /* 0: it does not drain any more */
+} ma_draining;
+
+/* One that the coordinator holds from former leaders; before listening, its member is expected. */
+ms_status ma_drain_add(ma_master *master, const ma_draining *drain);
+bool ma_drain_is_waiting(ma_master *master);
+/* The oldest that was not handed out yet; false: none. */
+bool ma_drain_next(ma_master *master, ma_draining *drain);
+/* The coordinator keeps it (MS_OK), or cannot: then whoever asked for it is told so, and it is as it was before. */
+void ma_drain_done(ma_master *master, const ma_draining *drain, ms_status status);
 /* end cdef */
 
 #endif

@@ -43,6 +43,14 @@ typedef struct md_config {
     uint32_t fates_max;     /* ring of how objects ended, 64 bytes each; default 65,536 */
     uint32_t puts_open_max; /* default 1,048,576 */
     uint64_t placement_seed;
+    /* Of tasks, read and written once; 0: no bound.  Default 100 MiB. */
+    uint64_t copy_bytes_per_s;
+    /* After a server went (or this master began) before what it held is copied again; UINT32_MAX: never.  Default
+     * 60,000. */
+    uint32_t repair_delay_ms;
+    /* A server that joins empty gets at most this share of the replicas that are placed, growing to all of them ... */
+    uint32_t ramp_share_permille; /* default 200 */
+    uint32_t ramp_ms;             /* ... within this; default 300,000 */
 } md_config;
 
 void md_config_default(md_config *config);
@@ -56,8 +64,9 @@ typedef enum {
     MD_EFFECT_FREE,   /* server, free */
     MD_EFFECT_NOTE,   /* server, note; its answer goes to md_noted with `waiter` as tag */
     MD_EFFECT_COPY,   /* server, task: md_write_copy; its answer goes to md_copied */
-    MD_EFFECT_TOMBSTONE,    /* hash, version: write it at the coordinator, then md_tombstoned */
-    MD_EFFECT_SESSION_ENDED /* session: tell its connections */
+    MD_EFFECT_TOMBSTONE,     /* hash, version: write it at the coordinator, then md_tombstoned */
+    MD_EFFECT_SESSION_ENDED, /* session: tell its connections */
+    MD_EFFECT_TASK           /* task: it has begun, ended, or is blocked */
 } md_effect_kind;
 
 typedef struct md_effect {
@@ -82,7 +91,8 @@ typedef struct md_server_view {
     uint32_t state; /* ms_member_state */
     uint64_t pages_total, pages_ready, pages_free, pages_freeing, pages_pinned;
     uint64_t object_count;
-    uint64_t struck; /* what it brings back up to this version does not count */
+    uint64_t struck;  /* what it brings back up to this version does not count */
+    bool is_draining; /* also while it is away */
 } md_server_view;
 
 /* A number that the coordinator keeps: whose it is, and what that node cannot bring back.  Before md_server_expect and
@@ -127,6 +137,27 @@ uint64_t md_version_given(const md_core *core);
 uint32_t md_server_count(const md_core *core);
 /* NOT_FOUND: no member has that number. */
 ms_status md_server_get(const md_core *core, uint32_t server, md_server_view *view);
+
+/* No replica goes there any more, and a task (given, or begun here when *task is 0) moves what is there; until the
+ * opposite is said.  What is to survive this master is the caller's to keep. */
+ms_status md_server_drain(md_core *core, md_now now, uint32_t server, uint64_t *task);
+ms_status md_server_undrain(md_core *core, md_now now, uint32_t server);
+/* The number of a node that was expected or has joined; MD_NO_SERVER: unknown. */
+#define MD_NO_SERVER UINT32_MAX
+uint32_t md_server_find(const md_core *core, const uint8_t node_id[16]);
+
+/* ---- tasks: what is done to many objects in the background --------------------------------------------- */
+/* Replicate or move, of one tenant's objects; repair, now.  NOT_REGISTERED: no such server; LIMIT: too many run. */
+ms_status md_task_start(md_core *core, md_now now, uint32_t tenant, const ms_task_order *order,
+                        const uint8_t *prefix, uint64_t *task);
+/* Copies under way are finished.  A drain only ends with md_server_undrain: BAD_REQUEST.  COMPLETE: it has ended. */
+ms_status md_task_cancel(md_core *core, md_now now, uint64_t task);
+/* Without its failures.  NOT_FOUND. */
+ms_status md_task_get(md_core *core, md_now now, uint64_t task, ms_task *out);
+/* Writes u32 count, u32 0, and the tasks (task 0: all). */
+ms_status md_tasks_write(md_core *core, md_now now, const ms_tasks *asked, ms_writer *out);
+/* A step of each, bounded; does nothing while none runs.  About each 20 ms. */
+void md_tasks_step(md_core *core, md_now now);
 
 /* ---- sessions ------------------------------------------------------------------------------------------ */
 ms_status md_session_open(md_core *core, md_now now, const uint8_t *tenant, size_t tenant_length,

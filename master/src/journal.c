@@ -1,4 +1,4 @@
-/* What waits for Python: log lines and tombstones.  An eventfd says that something is there. */
+/* What waits for Python: log lines, tombstones and drains.  An eventfd says that something is there. */
 #include "service.h"
 
 #include <stdio.h>
@@ -52,8 +52,8 @@ static void append_format(ma_journal *journal, int64_t wall_ms, int level, const
     va_end(arguments);
 }
 
-static const char *const kind_names[MA_LOG_KINDS] = {"start",   "frame", "server",
-                                                     "session", "space", "tombstone"};
+static const char *const kind_names[MA_LOG_KINDS] = {"start", "frame",     "server",  "session",
+                                                     "space", "tombstone", "warming", "task"};
 
 void ma_log(ma_master *master, ma_log_kind kind, int level, const char *format, ...) {
     if (level < master->config.log_level)
@@ -104,6 +104,67 @@ const char *ma_printable(const void *text, size_t length, char *room, size_t siz
                            : '_';
     room[used] = '\0';
     return room;
+}
+
+/* ---- drains -------------------------------------------------------------------------------------- */
+
+bool ma_drain_queue(ma_master *master, const ma_draining *drain, uint64_t waiter) {
+    ma_journal *journal = &master->journal;
+    pthread_mutex_lock(&journal->lock);
+    bool has_room = journal->drain_count < MA_DRAINS_MAX;
+    if (has_room) {
+        journal->drains[journal->drain_count].drain = *drain;
+        journal->drains[journal->drain_count].waiter = waiter;
+        journal->drains[journal->drain_count++].status = MS_PENDING;
+        wake(journal);
+    }
+    pthread_mutex_unlock(&journal->lock);
+    return has_room;
+}
+
+bool ma_drain_is_waiting(ma_master *master) {
+    pthread_mutex_lock(&master->journal.lock);
+    bool is_there = master->journal.drain_asked < master->journal.drain_count;
+    pthread_mutex_unlock(&master->journal.lock);
+    return is_there;
+}
+
+bool ma_drain_next(ma_master *master, ma_draining *drain) {
+    ma_journal *journal = &master->journal;
+    pthread_mutex_lock(&journal->lock);
+    bool is_there = journal->drain_asked < journal->drain_count;
+    if (is_there)
+        *drain = journal->drains[journal->drain_asked++].drain;
+    pthread_mutex_unlock(&journal->lock);
+    return is_there;
+}
+
+void ma_drain_done(ma_master *master, const ma_draining *drain, ms_status status) {
+    ma_journal *journal = &master->journal;
+    pthread_mutex_lock(&journal->lock);
+    for (uint32_t i = 0; i < journal->drain_asked; i++)
+        if (journal->drains[i].status == MS_PENDING &&
+            memcmp(&journal->drains[i].drain, drain, sizeof *drain) == 0) {
+            journal->drains[i].status = status;
+            break;
+        }
+    pthread_mutex_unlock(&journal->lock);
+}
+
+bool ma_drain_result(ma_master *master, ma_draining *drain, uint64_t *waiter, ms_status *status) {
+    ma_journal *journal = &master->journal;
+    pthread_mutex_lock(&journal->lock);
+    bool is_there = journal->drain_asked > 0 && journal->drains[0].status != MS_PENDING;
+    if (is_there) {
+        *drain = journal->drains[0].drain;
+        *waiter = journal->drains[0].waiter;
+        *status = journal->drains[0].status;
+        journal->drain_asked--;
+        memmove(journal->drains, journal->drains + 1,
+                --journal->drain_count * sizeof journal->drains[0]);
+    }
+    pthread_mutex_unlock(&journal->lock);
+    return is_there;
 }
 
 /* ---- tombstones ----------------------------------------------------------------------------------- */

@@ -81,6 +81,9 @@ static const method methods[] = {
     [MS_CLOSE_SESSION] = {ma_call_close_session, ANY_RIGHT},
     [MS_EXPLAIN] = {ma_call_explain, NEEDS_INDEX},
     [MS_FORGET] = {ma_call_forget, NEEDS_WRITE},
+    [MS_START_TASK] = {ma_call_start_task, NEEDS_WRITE | NEEDS_INDEX},
+    [MS_TASKS] = {ma_call_tasks, ANY_RIGHT},
+    [MS_CANCEL_TASK] = {ma_call_cancel_task, NEEDS_WRITE | NEEDS_INDEX},
 };
 
 /* Says in the call why this method is not for this connection; false: it is. */
@@ -344,6 +347,7 @@ static void on_tick(void *context, int64_t now_ns) {
     read_clock(master, now_ns);
     master->turned_ms = master->now.now_ms;
     ma_tombstones_take(master);
+    ma_drains_take(master);
     ma_members_tick(master);
     ma_warm_check(master);
     if (master->now.now_ms - master->ticked_ms >= CORE_TICK_MS) {
@@ -353,6 +357,8 @@ static void on_tick(void *context, int64_t now_ns) {
         pass_engine_log_on(master);
         ma_tombstones_settle(master);
     }
+    if (master->is_warm)
+        md_tasks_step(master->core, master->now);
     ma_drain(master);
     pthread_mutex_unlock(&master->lock);
     ma_flush(master);
@@ -377,6 +383,10 @@ void ma_config_default(ma_config *config) {
         .sessions_max = 65536,
         .connections_max = 16384,
         .answers_kept_max = 4096,
+        .copy_bytes_per_s = 100u << 20,
+        .repair_delay_ms = 60000,
+        .ramp_share_permille = 200,
+        .ramp_ms = 300000,
         .log_level = MA_INFO,
     };
 }
@@ -417,6 +427,10 @@ static ms_status open_core(ma_master *master) {
     core.fates_max = config->fates_max;
     core.puts_open_max = config->puts_open_max;
     core.placement_seed = config->placement_seed;
+    core.copy_bytes_per_s = config->copy_bytes_per_s;
+    core.repair_delay_ms = config->repair_delay_ms;
+    core.ramp_share_permille = config->ramp_share_permille;
+    core.ramp_ms = config->ramp_ms;
     return md_open(&core, &master->core);
 }
 

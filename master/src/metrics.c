@@ -57,6 +57,10 @@ static const struct {
     {"memory_failures", "memory_failures_total", "Requests refused for want of memory."},
     {"objects_short", "objects_short", "Objects with fewer replicas than wanted."},
     {"replicas_short", "replicas_short", "Replicas that are wanted and not there."},
+    {"replicas_share_host", "replicas_share_host_total",
+     "Replicas placed on a host that had one of the object already, for want of hosts."},
+    {"tasks_running", "tasks_running", "Tasks that have not ended."},
+    {"task_bytes", "task_copied_bytes_total", "Bytes that tasks have copied."},
 };
 
 static void core_metric(size_t id, ma_metric *metric) {
@@ -300,6 +304,9 @@ static const struct {
     {MS_CLOSE_SESSION, "close_session"},
     {MS_EXPLAIN, "explain"},
     {MS_FORGET, "forget"},
+    {MS_START_TASK, "start_task"},
+    {MS_TASKS, "tasks"},
+    {MS_CANCEL_TASK, "cancel_task"},
 };
 
 _Static_assert(sizeof ops / sizeof *ops == MA_OPS, "ops are the methods of clients, in order");

@@ -163,6 +163,20 @@ static void write_tombstone(ma_master *master, const md_effect *effect) {
         md_tombstoned(master->core, master->now, effect->hash, effect->version, status);
 }
 
+static void log_task(ma_master *master, uint64_t id) {
+    static const char *const kinds[] = {"", "drain", "repair", "replicate", "move"};
+    static const char *const events[] = {"", "waits", "begun", "blocked", "done", "cancelled"};
+    ms_task task;
+    if (md_task_get(master->core, master->now, id, &task) != MS_OK)
+        return;
+    ma_log(master, MA_LOG_TASK, task.state == MS_TASK_BLOCKED ? MA_WARNING : MA_INFO,
+           "task_%s task=%u-%u kind=%s server=%d objects=%llu bytes=%llu failed=%llu left=%llu",
+           events[task.state], (unsigned)(task.task >> 32), (unsigned)task.task, kinds[task.kind],
+           (int)task.source_server - 1, (unsigned long long)task.objects_done,
+           (unsigned long long)task.bytes_done, (unsigned long long)task.objects_failed,
+           (unsigned long long)task.objects_left);
+}
+
 void ma_drain(ma_master *master) {
     md_effect effect;
     bool has_frees = false;
@@ -185,6 +199,9 @@ void ma_drain(ma_master *master) {
             break;
         case MD_EFFECT_TOMBSTONE:
             write_tombstone(master, &effect);
+            break;
+        case MD_EFFECT_TASK:
+            log_task(master, effect.task);
             break;
         case MD_EFFECT_SESSION_ENDED:
             /* One that its client closed is known as ended already. */

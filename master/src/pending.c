@@ -173,6 +173,11 @@ static ms_status write_answer(ma_master *master, const ma_batch *batch, ms_write
             out->length -= 8;
         }
         break;
+    case MA_FORM_TASK:
+        if (batch->items[0].status != MS_OK)
+            return batch->items[0].status;
+        return md_tasks_write(master->core, master->now,
+                              &(ms_tasks){.task = batch->items[0].version}, out);
     case MA_FORM_REMOVED:
         for (uint32_t i = 0; i < batch->count; i++)
             removed.count += batch->items[i].status == MS_OK;
@@ -186,6 +191,13 @@ static ms_status write_answer(ma_master *master, const ma_batch *batch, ms_write
 static void write_sentence(const ma_batch *batch, ms_status status, ms_writer *out) {
     const char *sentence = "";
     switch (status) {
+    case MS_IO_ERROR:
+    case MS_NOT_LEADER:
+        sentence = "the coordinator cannot keep that: nothing was changed";
+        break;
+    case MS_LIMIT:
+        sentence = "too many tasks are at work";
+        break;
     case MS_NOT_FOUND:
         sentence = batch->method == MS_CHANGE_REPLICA
                        ? "there is no such object, or no replica of it at that store server"

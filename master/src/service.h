@@ -6,6 +6,7 @@
  *   pending.c    batches whose items the core finishes later
  *   dedupe.c     answers kept for repeats of numbered requests
  *   relay.c      put_end in a client's name, from a store server
+ *   tasks.c      tasks: begun, listed, cancelled; drains that the coordinator is to keep
  *   members.c    store servers: join, adopt, inventory, free, heartbeat
  *   numbers.c    by which locations name store servers, under all leaders
  *   forget.c     store servers that are gone for good
@@ -34,7 +35,7 @@
 #include "te.h"
 
 #define MA_SENTENCE_BYTES 512
-#define MA_OPS 22
+#define MA_OPS 25
 #define MA_OP_BUCKETS 20
 #define MA_ASKERS_MAX 4u          /* of one parked batch: the first and its repeats */
 #define MA_BATCHES_MAX (1u << 18) /* parked at a time */
@@ -107,6 +108,7 @@ typedef enum {
     MA_FORM_STATUSES, /* list of u32 */
     MA_FORM_STATUS,   /* the frame's status, no body */
     MA_FORM_LOCATION, /* ms_location of `items[0].hash` */
+    MA_FORM_TASK,     /* the task `items[0].version`, as in the answer to TASKS */
     MA_FORM_REMOVED   /* ms_list_answer: how many items are OK */
 } ma_form;
 
@@ -187,12 +189,14 @@ typedef enum {
     MA_LOG_SPACE,
     MA_LOG_TOMBSTONE,
     MA_LOG_WARMING,
+    MA_LOG_TASK,
     MA_LOG_KINDS
 } ma_log_kind;
 
 #define MA_LOG_LINES 512u
 #define MA_LOG_LINES_PER_S 20u /* of one kind; the rest is counted and said later */
 #define MA_TOMBSTONES_MAX 65536u
+#define MA_DRAINS_MAX 64u
 
 typedef struct ma_tombstone_result {
     ma_tombstone tombstone;
@@ -212,6 +216,13 @@ typedef struct ma_journal {
     uint32_t tombstone_first, tombstone_count;
     ma_tombstone_result *results;
     uint32_t result_first, result_count;
+    /* Drains on their way to the coordinator and back, in order: [0, drain_asked) are with Python. */
+    struct {
+        ma_draining drain;
+        uint64_t waiter;
+        ms_status status; /* PENDING: not answered yet */
+    } drains[MA_DRAINS_MAX];
+    uint32_t drain_count, drain_asked;
 } ma_journal;
 
 /* ---- warming ---------------------------------------------------------------------------------- */
@@ -336,6 +347,13 @@ void ma_call_status(ma_call *call);
 void ma_call_events(ma_call *call);
 void ma_call_keepalive(ma_call *call);
 void ma_call_close_session(ma_call *call);
+
+/* ---- tasks.c ------------------------------------------------------------------------------------ */
+void ma_call_start_task(ma_call *call);
+void ma_call_tasks(ma_call *call);
+void ma_call_cancel_task(ma_call *call);
+/* What the coordinator said of drains. */
+void ma_drains_take(ma_master *master);
 
 /* ---- puts.c ------------------------------------------------------------------------------------- */
 void ma_call_put_start(ma_call *call);
@@ -487,6 +505,9 @@ const char *ma_printable(const void *text, size_t length, char *room, size_t siz
 ms_status ma_tombstone_queue(ma_master *master, ms_hash hash, uint64_t version);
 /* Results that Python has handed back go to the core.  Under the lock. */
 void ma_tombstones_take(ma_master *master);
+/* False: too many wait. */
+bool ma_drain_queue(ma_master *master, const ma_draining *drain, uint64_t waiter);
+bool ma_drain_result(ma_master *master, ma_draining *drain, uint64_t *waiter, ms_status *status);
 /* Under the lock, each tick of the core: whether the coordinator may forget what it holds. */
 void ma_tombstones_settle(ma_master *master);
 

@@ -20,6 +20,8 @@ __all__ = [
     "ReplicaState",
     "Right",
     "Role",
+    "TaskKind",
+    "TaskState",
     "Tier",
     "replicas_wanted",
 ]
@@ -70,6 +72,9 @@ class Method(IntEnum):
     CLOSE_SESSION = 0x33
     EXPLAIN = 0x34
     FORGET = 0x37
+    START_TASK = 0x38
+    TASKS = 0x39
+    CANCEL_TASK = 0x3A
     # master and store server
     ADOPT = 0x40
     INVENTORY = 0x41
@@ -208,6 +213,25 @@ class FateKind(IntEnum):
     PUT_REVOKED = 14
     PUT_NO_SPACE = 15
     PUT_NODE_RESTARTED = 16
+
+
+class TaskKind(IntEnum):
+    """What is done to many objects in the background."""
+
+    DRAIN = 1
+    REPAIR = 2
+    REPLICATE = 3
+    MOVE = 4
+
+
+class TaskState(IntEnum):
+    """Where a task is; DONE and CANCELLED are its ends."""
+
+    WAITING = 1
+    RUNNING = 2
+    BLOCKED = 3
+    DONE = 4
+    CANCELLED = 5
 
 
 class EventKind(IntEnum):

@@ -96,6 +96,8 @@ static inline void harness_drain(harness *h) {
             if (!h->holds_tombstones)
                 md_tombstoned(h->core, h->now, effect.hash, effect.version, h->tombstone_status);
             break;
+        case MD_EFFECT_TASK:
+            break;
         case MD_EFFECT_SESSION_ENDED:
             h->ended_count++;
             h->last_ended = effect.session;

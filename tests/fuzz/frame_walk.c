@@ -180,6 +180,25 @@ static void walk_explain_answer(ms_reader *reader) {
     }
 }
 
+static void walk_task_order(const void *body, size_t length) {
+    ms_task_order_view order;
+    assert(ms_read_task_order(body, length, &order));
+    walk_bytes(order.prefix, order.head.prefix_length);
+}
+
+static void walk_tasks_answer(ms_reader *reader) {
+    for (uint32_t left = ms_reader_list(reader, sizeof(ms_task)); left != 0; left--) {
+        ms_task_view task;
+        assert(ms_reader_task(reader, &task));
+        walk_bytes(task.prefix, task.head.prefix_length);
+        for (uint32_t i = 0; i < task.head.failure_count; i++) {
+            ms_task_failure_view failure;
+            assert(ms_reader_task_failure(reader, &failure));
+            walk_bytes(failure.key, failure.head.key_length);
+        }
+    }
+}
+
 static void walk_stat_answer(ms_reader *reader) {
     ms_stat stat;
     ms_location_view location;
@@ -316,6 +335,9 @@ static void walk_request(uint16_t method, const uint8_t *body, size_t length) {
     case MS_EXPLAIN:
         walk_key_item(&reader);
         break;
+    case MS_START_TASK:
+        walk_task_order(body, length);
+        break;
     case MS_INVENTORY:
         walk_inventory(&reader);
         break;
@@ -361,6 +383,10 @@ static void walk_answer(uint16_t method, const uint8_t *body, size_t length) {
         break;
     case MS_EXPLAIN:
         walk_explain_answer(&reader);
+        break;
+    case MS_START_TASK:
+    case MS_TASKS:
+        walk_tasks_answer(&reader);
         break;
     case MS_MEMBERS:
         walk_members(&reader);

@@ -30,6 +30,8 @@ from mooncake_store.protocol.methods import (
     ReplicaState,
     Right,
     Role,
+    TaskKind,
+    TaskState,
     Tier,
 )
 
@@ -41,6 +43,7 @@ READ_ANSWERED = 82
 SECRET = bytes(range(192))
 EPOCH = 7
 SESSION = EPOCH << 32 | 3
+TASK = EPOCH << 32 | 5
 VERSION = wire.version(EPOCH, 41)
 BOOT_ID = bytes.fromhex("3f1c9d2ab47e4e0f8a5566778899aabb")
 NODE_ID = bytes.fromhex("6b1f0c3e5d7a4c21b0d1e2f3a4b5c6d7")
@@ -579,6 +582,56 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
         ),
         "forget": (request, Method.FORGET, ok, wire.NodeName(b"node-a")),
         "forget answered": (answer, Method.FORGET, ok, wire.Empty()),
+        "start_task": (
+            request,
+            Method.START_TASK,
+            ok,
+            wire.TaskOrder(TaskKind.REPLICATE, replica_count=2, prefix=b"vllm/"),
+        ),
+        "start_task answered": (
+            answer,
+            Method.START_TASK,
+            ok,
+            wire.TasksAnswer(
+                (
+                    wire.Task(
+                        TASK,
+                        TaskKind.REPLICATE,
+                        TaskState.RUNNING,
+                        replica_count=2,
+                        prefix=b"vllm/",
+                    ),
+                )
+            ),
+        ),
+        "tasks": (request, Method.TASKS, ok, wire.TasksRequest(failures_max=10)),
+        "tasks answered": (
+            answer,
+            Method.TASKS,
+            ok,
+            wire.TasksAnswer(
+                (
+                    wire.Task(
+                        TASK + 1,
+                        TaskKind.DRAIN,
+                        TaskState.BLOCKED,
+                        objects_done=1000,
+                        objects_total=1001,
+                        bytes_done=1000 << 20,
+                        bytes_total=1001 << 20,
+                        objects_failed=1,
+                        objects_left=1,
+                        sole_left=1,
+                        age_ms=12_000,
+                        source_server=3,
+                        failures=(wire.TaskFailure(1 << 20, Status.NO_SPACE, KEY),),
+                    ),
+                    wire.Task(TASK, TaskKind.MOVE, TaskState.DONE, ended_ms=7, target_server=2),
+                )
+            ),
+        ),
+        "cancel_task": (request, Method.CANCEL_TASK, ok, wire.TasksRequest(TASK)),
+        "cancel_task answered": (answer, Method.CANCEL_TASK, ok, wire.Empty()),
     }
 
 

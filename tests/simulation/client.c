@@ -489,7 +489,8 @@ static void start_put(sim *s, uint32_t number) {
                         .flags = (client->is_upsert ? MS_PUT_UPSERT : 0u) |
                                  (sim_chance(s, 100) ? MS_PUT_SOFT_PIN : 0u)};
     client->put_group = item.group;
-    client->put_flags = item.flags & MS_PUT_SOFT_PIN ? MS_OBJECT_SOFT_PIN : 0;
+    client->put_flags = (uint8_t)((item.flags & MS_PUT_SOFT_PIN ? MS_OBJECT_SOFT_PIN : 0) |
+                                  ms_wanted_flags(item.replica_count));
     uint8_t memory[16384];
     ms_writer out = ms_writer_fixed(memory, sizeof memory);
     ms_status status = md_put_start(s->leader.core, sim_now(s), client->session, &item,

@@ -45,6 +45,9 @@ void sim_leader_elect(sim *s) {
     config.member_grace_ms = 4000;
     config.soft_pin_ms = 5000;
     config.events_max = 1024;
+    config.repair_delay_ms = s->weather.repair_delay_ms;
+    config.copy_bytes_per_s = s->weather.copy_bytes_per_s;
+    config.ramp_ms = 5000;
     s->leader = (sim_leader){.epoch = s->epoch, .began_ms = s->now_ms, .event_next = 1};
     if (md_open(&config, &s->leader.core) != MS_OK) {
         sim_fail(s, "md_open");
@@ -59,13 +62,25 @@ void sim_leader_elect(sim *s) {
         node_id(i, id);
         if (md_server_expect(s->leader.core, sim_now(s), id, &number) != MS_OK || number != i)
             sim_fail(s, "md_server_expect");
+        if (s->drains[i] != 0 &&
+            md_server_drain(s->leader.core, sim_now(s), i, &s->drains[i]) != MS_OK)
+            sim_fail(s, "md_server_drain");
         if (s->servers[i].is_up)
             sim_store_dial(s, i);
     }
     sim_at(s, TICK_MS, tick)->a = s->epoch;
 }
 
+static uint64_t counter(const md_core *core, const char *name) {
+    for (size_t i = 0; i < md_counter_count(); i++)
+        if (strcmp(md_counter_name(i), name) == 0)
+            return md_counter(core, i);
+    return 0;
+}
+
 void sim_leader_depose(sim *s) {
+    if (s->leader.core != NULL)
+        s->task_copies += counter(s->leader.core, "task_bytes") / MS_PAGE_SIZE;
     md_close(s->leader.core);
     s->leader = (sim_leader){0};
     for (uint32_t i = 0; i < s->weather.server_count; i++)
@@ -80,7 +95,7 @@ bool sim_leader_serves(const sim *s) {
     for (uint32_t i = 0; i < s->weather.server_count; i++) {
         md_server_view view;
         md_server_get(s->leader.core, i, &view);
-        adopted += view.state == MS_MEMBER_READY;
+        adopted += view.state == MS_MEMBER_READY || view.state == MS_MEMBER_DRAINING;
     }
     return adopted == s->weather.server_count ||
            (adopted > 0 && s->now_ms - s->leader.began_ms > 1000) || s->leader.serves;
@@ -254,6 +269,8 @@ void sim_leader_drain(sim *s) {
             written->c = effect.version;
             break;
         }
+        case MD_EFFECT_TASK:
+            break;
         case MD_EFFECT_SESSION_ENDED:
             break; /* its client learns it from its next call */
         }

@@ -177,6 +177,7 @@ typedef struct sim_weather {
     uint32_t freeze_permille, die_permille;
     uint32_t server_fault_ms, election_ms; /* mean time between; 0: never */
     uint32_t view_permille, rdma_permille, upsert_permille, change_permille;
+    uint32_t operator_ms, repair_delay_ms, copy_bytes_per_s;
     uint32_t server_count, pages, policy, value_pages_max;
     bool reboots;
     bool damages; /* some restarts find some of the records unreadable */
@@ -209,6 +210,8 @@ struct sim {
     uint32_t annotations[SIM_KEYS];
     uint32_t connections;
     /* what happened, to see that a run is not empty */
+    uint64_t drains[SIM_SERVERS]; /* at the coordinator: their tasks, or 0 */
+    uint64_t drains_begun, task_copies;
     uint64_t puts_acked, reads_hit, reads_gone, removes_acked, copies_done, views_opened, elections,
         kills, writes_cut, records_damaged;
     char failure[400];

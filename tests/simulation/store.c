@@ -352,7 +352,7 @@ void sim_store_note(sim *s, sim_event *message) {
     } else if (note->note > record->note) {
         record->note = note->note;
         record->expiry_ms = note->expiry_ms;
-        record->flags = (uint8_t)note->flags;
+        record->flags = (uint8_t)((record->flags & MS_OBJECT_IS_COPY) | note->flags);
     }
     sim_send(
         s, &(sim_event){

@@ -163,6 +163,39 @@ static void election(sim *s, sim_event *event) {
     sim_at(s, around(s, s->weather.election_ms), election);
 }
 
+/* Somebody drains servers, takes that back, and has objects moved and copied. */
+static void operate(sim *s, sim_event *event) {
+    (void)event;
+    if (s->is_healing)
+        return;
+    sim_at(s, around(s, s->weather.operator_ms), operate);
+    md_core *core = s->leader.core;
+    if (core == NULL)
+        return;
+    uint32_t server = (uint32_t)sim_random(s, s->weather.server_count);
+    uint64_t task = 0;
+    ms_task_order order = {.kind = sim_chance(s, 500) ? MS_TASK_REPLICATE : MS_TASK_MOVE,
+                           .source_server = server + 1,
+                           .target_server = (uint32_t)sim_random(s, s->weather.server_count + 1),
+                           .replica_count = 1 + (uint32_t)sim_random(s, 3),
+                           .prefix_length = 4};
+    switch (sim_random(s, 4)) {
+    case 0:
+        if (md_server_drain(core, sim_now(s), server, &s->drains[server]) == MS_OK)
+            s->drains_begun++;
+        break;
+    case 1:
+        s->drains[server] = 0;
+        md_server_undrain(core, sim_now(s), server);
+        break;
+    default:
+        if (md_task_start(core, sim_now(s), 0, &order, (const uint8_t *)"key-", &task) == MS_OK &&
+            sim_chance(s, 200))
+            md_task_cancel(core, sim_now(s), task);
+    }
+    sim_leader_drain(s);
+}
+
 static void more_ready(sim *s, sim_event *event) {
     uint32_t server = (uint32_t)event->a;
     sim_server *at = &s->servers[server];
@@ -200,6 +233,9 @@ static void draw_weather(sim *s) {
     w->rdma_permille = (uint32_t)sim_random(s, 1001);
     w->upsert_permille = (uint32_t)sim_random(s, 800);
     w->change_permille = sim_chance(s, 500) ? (uint32_t)sim_random(s, 150) : 0;
+    w->operator_ms = sim_chance(s, 600) ? 1000 + (uint32_t)sim_random(s, 6000) : 0;
+    w->repair_delay_ms = sim_chance(s, 700) ? (uint32_t)sim_random(s, 6000) : UINT32_MAX;
+    w->copy_bytes_per_s = sim_chance(s, 500) ? 8192 + (uint32_t)sim_random(s, 1u << 20) : 0;
 }
 
 static bool run_until(sim *s, int64_t end_ms) {
@@ -217,6 +253,11 @@ static bool run_until(sim *s, int64_t end_ms) {
 
 static void heal(sim *s) {
     s->is_healing = true;
+    for (uint32_t i = 0; i < s->weather.server_count; i++) {
+        s->drains[i] = 0;
+        if (s->leader.core != NULL)
+            md_server_undrain(s->leader.core, sim_now(s), i);
+    }
     for (uint32_t i = 0; i < s->weather.server_count; i++)
         if (!s->servers[i].is_up)
             sim_store_start(s, i, false);
@@ -247,6 +288,8 @@ bool sim_run(sim *s, uint64_t seed) {
         sim_at(s, around(s, s->weather.server_fault_ms), server_fault);
     if (s->weather.election_ms != 0)
         sim_at(s, around(s, s->weather.election_ms), election);
+    if (s->weather.operator_ms != 0)
+        sim_at(s, around(s, s->weather.operator_ms), operate);
     if (!run_until(s, s->now_ms + CHAOS_MS))
         return false;
 

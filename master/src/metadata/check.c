@@ -224,14 +224,22 @@ static int check_waits(const md_core *core) {
         CHECK(((const md_put *)md_pool_at(&core->puts, put))->version == 0);
         put = ((const md_put *)md_pool_at(&core->puts, put))->park_next;
     }
-    for (uint32_t change = core->change_first; change != 0; changes++)
-        change = ((const md_change *)md_pool_at(&core->changes, change))->next;
+    uint32_t of_tasks = 0, running = 0;
+    for (uint32_t change = core->change_first; change != 0; changes++) {
+        const md_change *at = md_pool_at(&core->changes, change);
+        of_tasks += at->for_task != 0;
+        change = at->next;
+    }
+    for (uint32_t i = 0; i < MD_TASKS_MAX; i++)
+        running += core->background[i].running;
+    CHECK(running == of_tasks && core->task_changes == of_tasks);
     for (uint32_t i = 0; i < core->note_of.capacity; i++) {
         uint32_t note = core->note_of.slots[i].value;
-        notes += note != 0 && !((const md_note *)md_pool_at(&core->notes, note))->is_for_change;
+        notes += note != 0 &&
+                 ((const md_note *)md_pool_at(&core->notes, note))->audience == MD_NOTE_FOR_WAITER;
     }
     CHECK(changes == core->changes.count);
-    CHECK(core->answers_due == core->waits.count + parked + changes + notes);
+    CHECK(core->answers_due == core->waits.count + parked + changes - of_tasks + notes);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #define TICK_TIMERS_MAX 65536u
 #define TICK_RECORDS_MAX 50000u
 #define TICK_EXTRAS_MAX 20000u
+#define TICK_VISITS_MAX 4096u
 #define EFFECT_BYTES_KEPT (4u << 20)
 
 void md_config_default(md_config *config) {
@@ -22,6 +23,10 @@ void md_config_default(md_config *config) {
         .events_max = 65536,
         .fates_max = 65536,
         .puts_open_max = 1u << 20,
+        .copy_bytes_per_s = 100u << 20,
+        .repair_delay_ms = 60000,
+        .ramp_share_permille = 200,
+        .ramp_ms = 300000,
     };
 }
 
@@ -112,6 +117,7 @@ void md_close(md_core *core) {
     md_memory_unmap(core->servers, core->server_capacity * sizeof(md_server));
     md_groups_close(core);
     md_changes_close(core);
+    md_tasks_close(core);
     md_partials_close(core);
     for (size_t i = 0; i < sizeof POOLS / sizeof POOLS[0]; i++)
         md_pool_close(member(core, POOLS[i].offset));
@@ -128,6 +134,9 @@ void md_set_now(md_core *core, md_now now) {
     if (core->started_ms == MD_NEVER) {
         core->started_ms = now.now_ms;
         core->wheel.step = now.now_ms / MD_WHEEL_STEP_MS;
+        core->task_credit_ms = now.now_ms;
+        core->now = now;
+        md_repair_put_off(core); /* its servers may still be on their way */
     }
     if (now.now_ms < core->now.now_ms)
         now.now_ms = core->now.now_ms; /* time does not go back */
@@ -333,4 +342,6 @@ void md_tick(md_core *core, md_now now) {
     md_parked_serve(core);
     md_evict_watermark(core);
     md_changes_run(core);
+    md_repair_check(core);
+    md_tasks_go_on(core, TICK_VISITS_MAX);
 }

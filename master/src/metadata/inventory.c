@@ -602,9 +602,11 @@ ms_status md_inventory_end(md_core *core, md_now now, uint32_t server, uint32_t 
         md_absent_count(core);
         if (md_all_are_adopted(core))
             md_tombstones_clear(core);
+        md_ramp_begin(core, server);
         md_event(core, MS_EVENT_SERVER_JOINED, 0, 0, server + 1, NULL, 0);
     }
     at->state = at->is_draining ? MS_MEMBER_DRAINING : MS_MEMBER_READY;
+    core->members_changed++;
     md_free_send_all(core, server);
     md_parked_serve(core);
     md_changes_run(core);

@@ -24,7 +24,9 @@
 #define MD_FREE_REPEAT_MS 1000     /* a FREE that nobody answered */
 #define MD_CLEARED_REPEAT_MS 10000 /* a FREE that was CLEARED: FREED may have been lost */
 #define MD_NOTE_TIMEOUT_MS 5000
-#define MD_COPIES_RUNNING_MAX 16u
+#define MD_COPIES_RUNNING_MAX 32u
+#define MD_TASK_COPIES_RUNNING_MAX 24u /* of those: others find room */
+#define MD_TASKS_MAX 64u               /* kept, those that have ended too */
 
 /* ---- records (shard.c) --------------------------------------------------------------------------------- */
 typedef enum { MD_RECORD_NONE = 0, MD_RECORD_WRITING, MD_RECORD_COMPLETE } md_record_state;
@@ -179,17 +181,20 @@ typedef struct md_server {
     uint8_t
         is_member; /* and that is not forgotten; was_member: or was not always, under this leader */
     uint8_t was_member;
-    uint8_t state;      /* ms_member_state */
-    uint8_t is_adopted; /* its inventory is in */
-    uint8_t takes_in;   /* an inventory is wanted and counts */
-    uint8_t is_counted; /* its segments' page counts are kept */
-    uint8_t is_draining;
+    uint8_t state;       /* ms_member_state */
+    uint8_t is_adopted;  /* its inventory is in */
+    uint8_t takes_in;    /* an inventory is wanted and counts */
+    uint8_t is_counted;  /* its segments' page counts are kept */
+    uint8_t is_draining; /* asked for; its state says so once it is adopted */
+    uint8_t is_ramping;  /* it joined empty while others were not */
     uint8_t is_lost;     /* gone for longer than the grace: its replicas count no more */
     uint8_t was_known;   /* it has joined before, so records may name it ... */
     uint8_t needs_sweep; /* ... and those that its inventory does not confirm have to go */
     uint8_t
         is_condemned; /* too many tombstones for it: another one strikes all that it brings back */
-    uint32_t tombstones; /* written since it left */
+    uint32_t tombstones;  /* written since it left */
+    uint32_t ramp_credit; /* 1000: the next replica may go there */
+    int64_t ramp_from_ms;
     uint32_t timer;
     uint32_t segment_count;
     md_segment *segments;
@@ -301,13 +306,16 @@ typedef struct md_group {
     uint8_t is_awaited; /* md_group_reserve was called for a member that is not in yet */
 } md_group;
 
+/* Who is told the end of a note. */
+typedef enum { MD_NOTE_FOR_WAITER, MD_NOTE_FOR_CHANGE, MD_NOTE_FOR_NOBODY } md_note_audience;
+
 /* ANNOTATE, or the notes that a changed object needs: answered when all holders have answered. */
 typedef struct md_note {
     ms_hash hash;
     uint64_t version, number, waiter;
     uint32_t timer;
     uint32_t holder_count; /* that have not answered */
-    bool is_for_change;    /* its end is told to change_replica, not to a waiter */
+    uint8_t audience;      /* md_note_audience */
     uint16_t holders[MS_REPLICAS_MAX];
 } md_note;
 
@@ -317,6 +325,8 @@ typedef struct md_change {
     uint64_t version; /* of the copies; 0: not placed yet */
     uint64_t source_version, waiter;
     uint64_t tasks;          /* the number of the first target's task */
+    uint32_t for_task;       /* index of a md_task + 1: it is told the end, not a waiter */
+    uint8_t is_whole;        /* not with fewer new replicas than asked */
     uint64_t note;           /* the object's last when the copies began */
     uint32_t next, previous; /* queue */
     uint32_t timer;
@@ -334,6 +344,44 @@ typedef struct md_change {
     ms_extent *extents; /* of all targets, side by side */
     uint32_t extent_count;
 } md_change;
+
+/* Where a walk over all records is.  Numbers stay while a shard's generation lasts; then the shard is begun again. */
+typedef struct md_walk {
+    uint32_t shard, record, generation;
+} md_walk;
+
+typedef struct md_task_failure {
+    uint64_t size;
+    uint8_t *key; /* allocation */
+    ms_status status;
+    uint32_t key_length;
+} md_task_failure;
+
+typedef enum {
+    MD_PASS_COUNT, /* how much there is to do */
+    MD_PASS_SOLE,  /* drain: what is nowhere else goes first */
+    MD_PASS_ALL
+} md_task_pass;
+
+typedef struct md_task {
+    uint64_t id; /* 0: unused */
+    md_walk walk;
+    md_task_pass pass;
+    int64_t started_ms, ended_ms, next_ms; /* next: no step before */
+    uint64_t objects_done, objects_total, bytes_done, bytes_total;
+    /* Of this pass: */
+    uint64_t pass_begun_done, pass_failed, pass_left, pass_sole;
+    /* Of the last one: */
+    uint64_t objects_failed, objects_left, sole_left;
+    uint32_t kind, state;    /* ms_task_kind, ms_task_state */
+    uint32_t source, target; /* server + 1 */
+    uint32_t replica_count, tenant;
+    uint32_t running; /* changes */
+    uint32_t members_seen;
+    uint32_t prefix_length, failure_count;
+    uint8_t *prefix;
+    md_task_failure *failures; /* of this pass, the first MS_TASK_FAILURES_MAX */
+} md_task;
 
 /* An object of several extents of which an inventory has told some. */
 typedef struct md_partial {
@@ -426,7 +474,10 @@ typedef struct md_cause {
     X(sessions_ended)                                                                              \
     X(memory_failures)                                                                             \
     X(objects_short)                                                                               \
-    X(replicas_short)
+    X(replicas_short)                                                                              \
+    X(replicas_share_host)                                                                         \
+    X(tasks_running)                                                                               \
+    X(task_bytes)
 
 typedef enum {
 #define X(name) MD_COUNT_##name,
@@ -476,6 +527,18 @@ struct md_core {
     uint32_t change_first, change_last;
     uint64_t tasks; /* numbers of copies given so far */
 
+    md_task background[MD_TASKS_MAX];
+    uint32_t task_numbers; /* given so far */
+    uint32_t task_turn;    /* whose step is the first, next time */
+    uint32_t task_changes; /* under way, of all of them ... */
+    uint64_t task_bytes;   /* ... and what they copy */
+    int64_t task_credit;   /* bytes that may be copied now; below 0: the last was larger */
+    int64_t task_credit_ms;
+    uint32_t members_changed; /* how often a server came, went, or began or ended to drain */
+    /* Repair begins at repair_at_ms, which each loss puts off, but not beyond repair_by_ms. */
+    int64_t repair_at_ms, repair_by_ms;
+    uint32_t repair_pause_ms, repair_members_seen;
+
     md_effect *effects; /* a ring */
     uint32_t effect_capacity, effect_first, effect_count;
     uint32_t answers_due; /* waiters to whom an ANSWER is owed: room for these is kept */
@@ -488,6 +551,7 @@ struct md_core {
     md_pool partials;
 
     ms_extent scratch[MS_REPLICAS_MAX * MS_EXTENTS_MAX]; /* of md_place */
+    uint32_t placed_sharing; /* replicas of the last md_place on a host that has one already */
     uint32_t sweep_shard, sweep_record, sweep_generation,
         sweep_left; /* for lost servers; left: shards */
     uint32_t expiry_shard, expiry_extra;
@@ -627,15 +691,26 @@ void md_evict_stored(md_core *core, uint64_t pages);
 
 /* ---- placement.c ---- */
 bool md_server_takes_puts(const md_server *server);
-/* Takes pages for up to `wanted` replicas on distinct servers (distinct hosts first, preferred + 1 before all,
- * none of `spared`); how many it found.  Their extents lie in core->scratch, side by side. */
-uint32_t md_place(md_core *core, uint64_t pages, uint32_t wanted, uint32_t preferred,
-                  const uint16_t *spared, uint32_t spared_count, md_replica *replicas);
+/* Which replicas are looked for. */
+typedef struct md_wish {
+    uint64_t pages;
+    uint32_t count;
+    uint32_t preferred;               /* server + 1: before all others; 0: none */
+    uint16_t spared[MS_REPLICAS_MAX]; /* servers that get none ... */
+    uint16_t kept[MS_REPLICAS_MAX];   /* ... and those whose hosts have one already */
+    uint32_t spared_count, kept_count;
+} md_wish;
+/* Takes pages for up to `count` replicas on distinct servers (preferred before all, then other hosts, then those that
+ * have not just joined, then most free pages); how many it found.  Their extents lie in core->scratch, side by
+ * side. */
+uint32_t md_place(md_core *core, const md_wish *wish, md_replica *replicas);
+void md_ramp_begin(md_core *core, uint32_t server);
 bool md_place_on(md_core *core, uint64_t pages, uint32_t server, ms_extent *extents,
                  md_replica *replica);
 void md_place_undo(md_core *core, uint32_t count, const md_replica *replicas);
 /* Servers that could hold a replica of so many pages if all left that may leave. */
 uint32_t md_possible(const md_core *core, uint64_t pages);
+bool md_server_is_possible(const md_core *core, uint32_t server, uint64_t pages);
 /* The most pages that one server could hold if it were empty. */
 uint64_t md_placeable_pages_max(const md_core *core);
 /* Servers that can hold it now, or will when what is on its way (at least `extra` pages) is there. */
@@ -704,15 +779,44 @@ bool md_change_cancel(md_core *core, ms_hash hash, uint32_t leave, ms_status sta
 uint32_t md_change_extents(md_core *core, ms_hash hash);
 void md_changes_run(md_core *core);
 void md_changes_close(md_core *core);
+/* A change in a task's name.  PENDING: it is under way (task->running is raised); OK: nothing had to be copied.  Else why it
+ * cannot be.  With may_evict it may wait for room.  Records may move. */
+typedef struct md_change_order {
+    uint32_t shard, record;
+    uint32_t count;           /* of replicas when done */
+    uint32_t target, leaving; /* server + 1, 0: any, none */
+    uint32_t wanted;          /* from then on */
+    uint32_t task;            /* index + 1 */
+    bool may_evict;
+    bool is_whole; /* fewer new replicas than asked are none */
+} md_change_order;
+ms_status md_change_start(md_core *core, const md_change_order *order);
+/* Some of the replicas go, the one at `leaving` first, and so many are wanted; without a waiter. */
+ms_status md_change_reduce(md_core *core, uint32_t shard, uint32_t record, uint32_t count,
+                           uint32_t leaving, uint32_t wanted);
+/* Is a server left that takes replicas and has none of this object (target: is it this one)? */
+bool md_has_candidate(md_core *core, const md_replica_set *set, uint32_t target);
+
+/* ---- task.c ---- */
+/* The end of a change in a task's name; the record is still there. */
+void md_task_change_ended(md_core *core, uint32_t task, const md_shard *shard,
+                          const md_record *record, uint64_t bytes, uint32_t copies,
+                          ms_status status);
+void md_drain_end(md_core *core, uint32_t server);
+void md_repair_put_off(md_core *core);
+void md_repair_check(md_core *core);
+void md_tasks_go_on(md_core *core, uint32_t visits);
+void md_tasks_close(md_core *core);
 void md_partials_close(md_core *core);
 void md_server_close(md_core *core, uint32_t server);
 void md_change_noted(md_core *core, uint64_t version, ms_status status);
 /* The holders of an object are told its flags and expiry, and how many replicas are wanted. */
 ms_status md_note_object(md_core *core, uint32_t shard, uint32_t record, uint32_t flags,
-                         int64_t expires_at_ms, uint64_t waiter);
+                         int64_t expires_at_ms, md_note_audience audience, uint64_t waiter);
 ms_status md_note_start(md_core *core, ms_hash hash, uint64_t version, uint32_t flags,
                         int64_t expires_at_ms, uint32_t count, const md_replica *replicas,
-                        const ms_extent *const *extents, uint64_t waiter, bool is_for_change);
+                        const ms_extent *const *extents, md_note_audience audience,
+                        uint64_t waiter);
 void md_event(md_core *core, enum ms_event_kind kind, uint64_t version, uint64_t size,
               uint32_t server_plus_1, const uint8_t *key, uint32_t key_length);
 bool md_events_open(md_core *core);

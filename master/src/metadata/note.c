@@ -11,7 +11,8 @@ static bool is_in_touch(const md_server *server) {
 /* One extent of each replica gets it: its first.  A rebuild takes the highest note of all parts. */
 ms_status md_note_start(md_core *core, ms_hash hash, uint64_t version, uint32_t flags,
                         int64_t expires_at_ms, uint32_t count, const md_replica *replicas,
-                        const ms_extent *const *extents, uint64_t waiter, bool is_for_change) {
+                        const ms_extent *const *extents, md_note_audience audience,
+                        uint64_t waiter) {
     for (uint32_t i = 0; i < count; i++)
         if (replicas[i].state == MD_REPLICA_THERE &&
             !is_in_touch(&core->servers[replicas[i].server]))
@@ -25,7 +26,7 @@ ms_status md_note_start(md_core *core, ms_hash hash, uint64_t version, uint32_t 
     note->version = version;
     note->number = md_version_next(core);
     note->waiter = waiter;
-    note->is_for_change = is_for_change;
+    note->audience = (uint8_t)audience;
     md_map_set(&core->note_of, note->number, number);
     for (uint32_t i = 0; i < count; i++) {
         if (replicas[i].state != MD_REPLICA_THERE)
@@ -46,8 +47,7 @@ ms_status md_note_start(md_core *core, ms_hash hash, uint64_t version, uint32_t 
     note->timer =
         md_timer_start(core, core->now.now_ms + MD_NOTE_TIMEOUT_MS, MD_TIMER_NOTE, number);
     MD_COUNT(core, notes)++;
-    if (!is_for_change)
-        core->answers_due++;
+    core->answers_due += audience == MD_NOTE_FOR_WAITER;
     return MS_PENDING;
 }
 
@@ -57,9 +57,9 @@ static void note_end(md_core *core, uint32_t number, ms_status status) {
     md_map_remove(&core->note_of, ended.number);
     md_pool_give(&core->notes, number);
     MD_COUNT(core, notes_failed) += status != MS_OK;
-    if (ended.is_for_change)
+    if (ended.audience == MD_NOTE_FOR_CHANGE)
         md_change_noted(core, ended.version, status);
-    else
+    else if (ended.audience == MD_NOTE_FOR_WAITER)
         md_answer(core, ended.waiter, status, 0);
 }
 
@@ -125,11 +125,12 @@ ms_status md_annotate(md_core *core, md_now now, uint32_t tenant, ms_hash hash, 
         expires_at_ms = is_never ? MD_NEVER : core->now.now_ms + (int64_t)annotate->ttl_ms;
         flags = (flags & ~(uint32_t)MD_HAS_EXPIRY) | (is_never ? 0u : (uint32_t)MD_HAS_EXPIRY);
     }
-    return md_note_object(core, shard_number, record, flags, expires_at_ms, waiter);
+    return md_note_object(core, shard_number, record, flags, expires_at_ms, MD_NOTE_FOR_WAITER,
+                          waiter);
 }
 
 ms_status md_note_object(md_core *core, uint32_t shard_number, uint32_t record, uint32_t flags,
-                         int64_t expires_at_ms, uint64_t waiter) {
+                         int64_t expires_at_ms, md_note_audience audience, uint64_t waiter) {
     md_shard *shard = &core->shards[shard_number];
     if (!md_shard_reserve(shard, 0, 0))
         return MS_NO_MEMORY;
@@ -138,7 +139,7 @@ ms_status md_note_object(md_core *core, uint32_t shard_number, uint32_t record, 
     md_record_replicas(shard, at, &set);
     uint32_t told = (flags & MD_OBJECT_FLAGS) | ms_wanted_flags(at->more_wanted + 1u);
     ms_status status = md_note_start(core, at->hash, at->version, told, expires_at_ms, set.count,
-                                     set.replicas, set.extents, waiter, false);
+                                     set.replicas, set.extents, audience, waiter);
     if (status != MS_PENDING)
         return status;
     md_extra *extra = md_record_need_extra(shard, record);

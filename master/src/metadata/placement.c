@@ -1,4 +1,10 @@
-/* Where replicas go: on distinct servers, on distinct hosts while there are any, where most is free. */
+/* Where replicas go: on distinct servers, on distinct hosts while there are any, where most is free.
+ *
+ * A server that joins empty has the most free pages, so it would get each replica of each put until it is as full as
+ * the others: all that is new, and most of the reads with it, on one node.  So for a while it is given a share only: each
+ * replica that is placed gives it some credit, and one that it gets costs 1000.  Without credit it stands behind the
+ * others, but a put that finds no room elsewhere gets it all the same.
+ */
 #include "md_internal.h"
 
 #include <stdlib.h>
@@ -37,20 +43,23 @@ static uint64_t pages_unready(const md_core *core, const md_segment *segment) {
                : 0;
 }
 
+bool md_server_is_possible(const md_core *core, uint32_t number, uint64_t pages) {
+    const md_server *server = &core->servers[number];
+    bool is_possible = false;
+    for (uint32_t j = 0; md_server_takes_puts(server) && j < server->segment_count; j++) {
+        const md_segment *segment = &server->segments[j];
+        is_possible |=
+            segment->tier == 0 && segment->allocator.pages_free + segment->pages_leaving +
+                                          segment->pages_unpinned + pages_unready(core, segment) >=
+                                      pages;
+    }
+    return is_possible;
+}
+
 uint32_t md_possible(const md_core *core, uint64_t pages) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < core->server_count; i++) {
-        const md_server *server = &core->servers[i];
-        bool is_possible = false;
-        for (uint32_t j = 0; md_server_takes_puts(server) && j < server->segment_count; j++) {
-            const md_segment *segment = &server->segments[j];
-            is_possible |= segment->tier == 0 &&
-                           segment->allocator.pages_free + segment->pages_leaving +
-                                   segment->pages_unpinned + pages_unready(core, segment) >=
-                               pages;
-        }
-        count += is_possible;
-    }
+    for (uint32_t i = 0; i < core->server_count; i++)
+        count += md_server_is_possible(core, i, pages);
     return count;
 }
 
@@ -102,38 +111,85 @@ static bool is_in(const uint16_t *servers, uint32_t count, uint32_t server) {
     return false;
 }
 
-static bool shares_host(const md_core *core, const md_replica *replicas, uint32_t count,
-                        uint32_t server) {
-    const char *host = core->servers[server].host;
+static bool is_same_host(const md_core *core, uint32_t a, uint32_t b) {
+    const char *host = core->servers[a].host;
+    return host != NULL && core->servers[b].host != NULL &&
+           strcmp(host, core->servers[b].host) == 0;
+}
+
+static bool shares_host(const md_core *core, const md_wish *wish, const md_replica *replicas,
+                        uint32_t count, uint32_t server) {
     for (uint32_t i = 0; i < count; i++)
-        if (host != NULL && core->servers[replicas[i].server].host != NULL &&
-            strcmp(host, core->servers[replicas[i].server].host) == 0)
+        if (is_same_host(core, server, replicas[i].server))
+            return true;
+    for (uint32_t i = 0; i < wish->kept_count; i++)
+        if (is_same_host(core, server, wish->kept[i]))
             return true;
     return false;
 }
 
-/* The best segment for the next replica: preferred server, then another host, then most free pages.
- * `tried` has a bit per candidate that turned out to be too much in pieces. */
-static bool choose(md_core *core, uint64_t pages, uint32_t preferred, const uint16_t *spared,
-                   uint32_t spared_count, const md_replica *replicas, uint32_t count,
+/* ---- servers that have just joined ---- */
+
+void md_ramp_begin(md_core *core, uint32_t number) {
+    md_server *server = &core->servers[number];
+    bool is_behind = false; /* where all are empty, none is new */
+    for (uint32_t i = 0; i < core->server_count; i++)
+        is_behind |= i != number && md_server_takes_puts(&core->servers[i]) &&
+                     core->servers[i].object_count != 0;
+    server->is_ramping = is_behind && server->object_count == 0 && core->config.ramp_ms != 0;
+    server->ramp_from_ms = core->now.now_ms;
+    server->ramp_credit = 0;
+}
+
+/* Another replica is placed somewhere. */
+static void ramp_earn(md_core *core) {
+    for (uint32_t i = 0; i < core->server_count; i++) {
+        md_server *server = &core->servers[i];
+        if (!server->is_ramping)
+            continue;
+        uint64_t age_ms = (uint64_t)(core->now.now_ms - server->ramp_from_ms);
+        if (age_ms >= core->config.ramp_ms) {
+            server->is_ramping = 0;
+            continue;
+        }
+        uint32_t least =
+            core->config.ramp_share_permille < 1000 ? core->config.ramp_share_permille : 1000;
+        uint32_t share = least + (uint32_t)((1000 - least) * age_ms / core->config.ramp_ms);
+        server->ramp_credit += share;
+        if (server->ramp_credit > 1999)
+            server->ramp_credit = 1999; /* what was not used is not made up for */
+    }
+}
+
+static bool is_held_back(const md_server *server) {
+    return server->is_ramping && server->ramp_credit < 1000;
+}
+
+static void ramp_spend(md_server *server) {
+    server->ramp_credit -= server->ramp_credit < 1000 ? server->ramp_credit : 1000;
+}
+
+/* The best segment for the next replica.  `tried` are candidates that turned out to be too much in pieces. */
+static bool choose(md_core *core, const md_wish *wish, const md_replica *replicas, uint32_t count,
                    const choice *tried, uint32_t tried_count, choice *best) {
     uint64_t best_score = 0;
     for (uint32_t i = 0; i < core->server_count; i++) {
         const md_server *server = &core->servers[i];
-        if (!md_server_takes_puts(server) || is_in(spared, spared_count, i))
+        if (!md_server_takes_puts(server) || is_in(wish->spared, wish->spared_count, i))
             continue;
         bool is_used = false;
         for (uint32_t j = 0; j < count; j++)
             is_used |= replicas[j].server == i;
         if (is_used)
             continue;
-        uint64_t tier =
-            (count == 0 && preferred == i + 1 ? 2u : 0u) + !shares_host(core, replicas, count, i);
+        uint64_t tier = (count == 0 && wish->preferred == i + 1 ? 4u : 0u) +
+                        (shares_host(core, wish, replicas, count, i) ? 0u : 2u) +
+                        (is_held_back(server) ? 0u : 1u);
         for (uint32_t j = 0; j < server->segment_count; j++) {
             const md_segment *segment = &server->segments[j];
             uint64_t pages_free = segment->allocator.pages_free;
             uint64_t score = (tier << 56 | pages_free) + 1;
-            if (segment->tier != 0 || pages_free < pages || score <= best_score)
+            if (segment->tier != 0 || pages_free < wish->pages || score <= best_score)
                 continue;
             bool was_tried = false;
             for (uint32_t k = 0; k < tried_count; k++)
@@ -147,29 +203,34 @@ static bool choose(md_core *core, uint64_t pages, uint32_t preferred, const uint
     return best_score != 0;
 }
 
-uint32_t md_place(md_core *core, uint64_t pages, uint32_t wanted, uint32_t preferred,
-                  const uint16_t *spared, uint32_t spared_count, md_replica *replicas) {
+uint32_t md_place(md_core *core, const md_wish *wish, md_replica *replicas) {
     choice tried[16], best;
     uint32_t count = 0, tried_count = 0;
     ms_extent *extents = core->scratch;
-    if (pages > UINT32_MAX)
+    core->placed_sharing = 0;
+    if (wish->pages > UINT32_MAX)
         return 0;
-    while (count < wanted && tried_count < sizeof tried / sizeof tried[0] &&
-           choose(core, pages, preferred, spared, spared_count, replicas, count, tried, tried_count,
-                  &best)) {
+    ramp_earn(core);
+    while (count < wish->count && tried_count < sizeof tried / sizeof tried[0] &&
+           choose(core, wish, replicas, count, tried, tried_count, &best)) {
         md_segment *segment = md_segment_at(core, best.server, best.segment);
         uint32_t extent_count =
-            md_allocator_take(&segment->allocator, (uint32_t)pages, extents, MS_EXTENTS_MAX);
+            md_allocator_take(&segment->allocator, (uint32_t)wish->pages, extents, MS_EXTENTS_MAX);
         if (extent_count == 0) {
             tried[tried_count++] = best;
             continue;
         }
+        ramp_spend(&core->servers[best.server]);
+        if (count + 1 < wish->count)
+            ramp_earn(core);
+        core->placed_sharing += shares_host(core, wish, replicas, count, best.server);
         replicas[count++] = (md_replica){.server = (uint16_t)best.server,
                                          .segment = (uint16_t)best.segment,
                                          .extent_count = (uint16_t)extent_count,
                                          .state = MD_REPLICA_THERE};
         extents += extent_count;
     }
+    MD_COUNT(core, replicas_share_host) += core->placed_sharing;
     return count;
 }
 
@@ -197,6 +258,8 @@ bool md_place_on(md_core *core, uint64_t pages, uint32_t server, ms_extent *exte
 /* Straight after md_place: the runs were just cut, so there is memory to give them back. */
 void md_place_undo(md_core *core, uint32_t count, const md_replica *replicas) {
     const ms_extent *extents = core->scratch;
+    MD_COUNT(core, replicas_share_host) -= core->placed_sharing;
+    core->placed_sharing = 0;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < replicas[i].extent_count; j++, extents++)
             md_allocator_give(

@@ -52,7 +52,8 @@ static void unpark(md_core *core, uint32_t put) {
 /* OK: granted.  PENDING: not enough free pages for `wanted` replicas. */
 static ms_status grant(md_core *core, md_put *put, uint32_t wanted) {
     md_replica replicas[MS_REPLICAS_MAX];
-    uint32_t count = md_place(core, put->pages, wanted, put->preferred_server, NULL, 0, replicas);
+    md_wish wish = {.pages = put->pages, .count = wanted, .preferred = put->preferred_server};
+    uint32_t count = md_place(core, &wish, replicas);
     if (count < wanted) {
         md_place_undo(core, count, replicas);
         return MS_PENDING;

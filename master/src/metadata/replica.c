@@ -17,7 +17,9 @@
 
 #define ROOM_TIMEOUT_MS 10000
 #define COPY_TIMEOUT_MS 60000
+#define COPY_BYTES_PER_MS_MIN 16384 /* large objects take longer */
 #define RETRY_MS 100
+#define AFTER_COPY_VISITS 256u
 
 static md_change *change_at(md_core *core, uint32_t change) {
     return md_pool_at(&core->changes, change);
@@ -78,6 +80,17 @@ uint32_t md_change_extents(md_core *core, ms_hash hash) {
     return change == 0 ? 0 : change_at(core, change)->extent_count;
 }
 
+/* Whoever asked for it is told; its record is still there. */
+static void end(md_core *core, const md_change *change, ms_status status, uint64_t version) {
+    if (change->for_task == 0) {
+        md_answer(core, change->waiter, status, version);
+        return;
+    }
+    const md_record *record = record_of(core, change);
+    md_task_change_ended(core, change->for_task, &core->shards[md_shard_of(change->hash)], record,
+                         ms_pages_of(record->size) * MS_PAGE_SIZE, change->first_count, status);
+}
+
 static bool cancel(md_core *core, uint32_t change, uint32_t leave, ms_status status) {
     md_change *at = change_at(core, change);
     if (at->version != 0) {
@@ -98,7 +111,7 @@ static bool cancel(md_core *core, uint32_t change, uint32_t leave, ms_status sta
             md_leave_opened(core, leave);
     }
     MD_COUNT(core, changes_failed)++;
-    md_answer(core, at->waiter, status, 0);
+    end(core, at, status, 0);
     forget(core, change);
     return true;
 }
@@ -166,35 +179,36 @@ static bool ask_copies(md_core *core, md_change *change, uint32_t from, uint32_t
     return true;
 }
 
-/* Places the replicas: servers without the object first, then those that have it and keep it. */
+/* Places the replicas: servers without the object first, then those that have it and keep it.  A server that drains
+ * keeps nothing. */
 static bool place(md_core *core, md_change *change) {
     md_shard *shard = &core->shards[md_shard_of(change->hash)];
     md_record *record = record_of(core, change);
     md_replica_set set;
     md_record_replicas(shard, record, &set);
-    uint64_t pages = ms_pages_of(record->size);
-    uint16_t spared[MS_REPLICAS_MAX], kept[MS_REPLICAS_MAX];
-    uint32_t spared_count = 0, kept_count = 0;
+    md_wish wish = {.pages = ms_pages_of(record->size), .preferred = change->target_server};
     for (uint32_t i = 0; i < set.count; i++) {
         if (set.replicas[i].state != MD_REPLICA_THERE)
             continue;
-        spared[spared_count++] = set.replicas[i].server;
-        if (set.replicas[i].server + 1u != change->leaving_server)
-            kept[kept_count++] = set.replicas[i].server;
+        const md_server *holder = &core->servers[set.replicas[i].server];
+        wish.spared[wish.spared_count++] = set.replicas[i].server;
+        if (set.replicas[i].server + 1u != change->leaving_server && !holder->is_draining &&
+            !holder->is_lost)
+            wish.kept[wish.kept_count++] = set.replicas[i].server;
     }
-    if (kept_count >= change->replica_count)
-        kept_count = change->replica_count - 1;
-    uint32_t wanted = change->replica_count - kept_count;
-    uint32_t count =
-        md_place(core, pages, wanted, change->target_server, spared, spared_count, change->targets);
-    bool is_right = count > 0 && (change->target_server == 0 ||
-                                  change->targets[0].server + 1u == change->target_server);
+    if (wish.kept_count >= change->replica_count)
+        wish.kept_count = change->replica_count - 1;
+    wish.count = change->replica_count - wish.kept_count;
+    uint32_t count = md_place(core, &wish, change->targets);
+    bool is_right = count >= (change->is_whole ? wish.count : 1) &&
+                    (change->target_server == 0 ||
+                     (count > 0 && change->targets[0].server + 1u == change->target_server));
     change->first_count = count;
     uint32_t extent_count = 0;
     for (uint32_t i = 0; i < count; i++)
         extent_count += change->targets[i].extent_count;
-    for (uint32_t i = 0; is_right && i < kept_count; i++) {
-        is_right = md_place_on(core, pages, kept[i], core->scratch + extent_count,
+    for (uint32_t i = 0; is_right && i < wish.kept_count; i++) {
+        is_right = md_place_on(core, wish.pages, wish.kept[i], core->scratch + extent_count,
                                &change->targets[count]);
         if (is_right)
             extent_count += change->targets[count++].extent_count;
@@ -222,13 +236,30 @@ static void begin(md_core *core, uint32_t number) {
     core->tasks += MS_REPLICAS_MAX;
     md_map_set(&core->task_of, change->tasks / MS_REPLICAS_MAX, number);
     md_timer_stop(core, &change->timer); /* so there is one to take */
-    change->timer =
-        md_timer_start(core, core->now.now_ms + COPY_TIMEOUT_MS, MD_TIMER_CHANGE, number);
+    int64_t timeout_ms = COPY_TIMEOUT_MS + (int64_t)(record->size / COPY_BYTES_PER_MS_MIN);
+    change->timer = md_timer_start(core, core->now.now_ms + timeout_ms, MD_TIMER_CHANGE, number);
     md_replica_set set = targets_of(change);
     md_pages_count(core, &set, MD_PAGES_WRITING, 1);
     MD_COUNT(core, changes_running)++;
 
     ask_copies(core, change, 0, change->first_count);
+}
+
+/* Could any server without the object take it if all left there that may leave?  Nothing is evicted in vain. */
+static bool room_is_possible(md_core *core, const md_change *change) {
+    md_shard *shard = &core->shards[md_shard_of(change->hash)];
+    const md_record *record = record_of(core, change);
+    md_replica_set set;
+    md_record_replicas(shard, record, &set);
+    for (uint32_t i = 0; i < core->server_count; i++) {
+        bool is_holder = false;
+        for (uint32_t j = 0; j < set.count; j++)
+            is_holder |= set.replicas[j].server == i;
+        if (!is_holder && (change->target_server == 0 || change->target_server == i + 1) &&
+            md_server_is_possible(core, i, ms_pages_of(record->size)))
+            return true;
+    }
+    return false;
 }
 
 void md_changes_run(md_core *core) {
@@ -241,12 +272,15 @@ void md_changes_run(md_core *core) {
         if (at->version == 0) {
             if (place(core, at)) {
                 begin(core, change);
-            } else {
+            } else if (room_is_possible(core, at)) {
                 /* Room for it is made, and the next tick tries again; this may evict what was to be copied. */
-                uint64_t pages = ms_pages_of(record_of(core, at)->size) * at->replica_count;
+                uint64_t pages = ms_pages_of(record_of(core, at)->size);
+                uint64_t all_pages = pages * at->replica_count;
                 ms_hash next_hash = next == 0 ? (ms_hash){0} : change_at(core, next)->hash;
-                md_cause cause = {.kind = MS_FATE_EVICTED_FOR_COPY, .bytes = pages * MS_PAGE_SIZE};
-                while (md_pages_coming(core) < pages && md_evict_next(core, false, cause)) {
+                md_cause cause = {.kind = MS_FATE_EVICTED_FOR_COPY,
+                                  .bytes = all_pages * MS_PAGE_SIZE};
+                while ((md_pages_coming(core) < all_pages || md_coming(core, pages, 0) == 0) &&
+                       md_evict_next(core, false, cause)) {
                 }
                 next = next == 0 ? 0 : change_find(core, next_hash);
             }
@@ -361,7 +395,7 @@ static void finish(md_core *core, uint32_t number) {
                  change->targets[i].server + 1u, md_record_key(shard, record), record->key_length);
     MD_COUNT(core, replicas_added) += change->first_count;
     MD_COUNT(core, changes_done)++;
-    md_answer(core, change->waiter, MS_OK, change->version);
+    end(core, change, MS_OK, change->version);
     forget(core, number);
     md_changes_run(core);
 }
@@ -383,7 +417,7 @@ static void all_copied(md_core *core, uint32_t number) {
     md_replica_set set = targets_of(change);
     ms_status status = md_note_start(core, change->hash, change->version,
                                      change_flags(change, record), md_record_expiry(shard, record),
-                                     set.count, set.replicas, set.extents, 0, true);
+                                     set.count, set.replicas, set.extents, MD_NOTE_FOR_CHANGE, 0);
     if (status != MS_PENDING)
         fail(core, number, status);
 }
@@ -401,8 +435,7 @@ void md_change_noted(md_core *core, uint64_t version, ms_status status) {
         all_copied(core, number); /* there may have been another note meanwhile */
 }
 
-void md_copied(md_core *core, md_now now, uint64_t task, ms_status status) {
-    md_set_now(core, now);
+static void copied(md_core *core, uint64_t task, ms_status status) {
     uint32_t number = md_map_get(&core->task_of, task / MS_REPLICAS_MAX);
     uint32_t target = (uint32_t)(task % MS_REPLICAS_MAX);
     if (number == 0 || target >= change_at(core, number)->target_count ||
@@ -424,18 +457,27 @@ void md_copied(md_core *core, md_now now, uint64_t task, ms_status status) {
     }
 }
 
+void md_copied(md_core *core, md_now now, uint64_t task, ms_status status) {
+    md_set_now(core, now);
+    copied(core, task, status);
+    md_tasks_go_on(core, AFTER_COPY_VISITS); /* another one may begin in its place */
+}
+
 /* ---- what is asked ----------------------------------------------------------------------------------------- */
-/* Fewer: which replicas stay, as bits.  The one at `leaving` goes first, then the last ones. */
-static uint64_t replicas_to_keep(const md_replica_set *set, uint32_t count, uint32_t leaving) {
+/* Fewer: which replicas stay, as bits.  The one at `leaving` goes first, then those at servers that are away or drain,
+ * then the last ones. */
+static uint64_t replicas_to_keep(const md_core *core, const md_replica_set *set, uint32_t count,
+                                 uint32_t leaving) {
     uint64_t keep = 0;
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < set->count && kept < count; i++)
-        if (set->replicas[i].state == MD_REPLICA_THERE && set->replicas[i].server + 1u != leaving) {
-            keep |= 1ull << i;
-            kept++;
-        }
-    for (uint32_t i = 0; i < set->count && kept < count; i++)
-        if (set->replicas[i].state == MD_REPLICA_THERE && !(keep >> i & 1)) {
+    for (uint32_t rank = 0; rank < 3; rank++)
+        for (uint32_t i = 0; i < set->count && kept < count; i++) {
+            const md_server *server = &core->servers[set->replicas[i].server];
+            bool is_leaving = set->replicas[i].server + 1u == leaving;
+            bool is_safe = is_in_touch(server) && !server->is_draining;
+            if (set->replicas[i].state != MD_REPLICA_THERE || server->is_lost || keep >> i & 1 ||
+                (is_leaving && rank < 2) || (!is_safe && rank < 1))
+                continue;
             keep |= 1ull << i;
             kept++;
         }
@@ -445,7 +487,7 @@ static uint64_t replicas_to_keep(const md_replica_set *set, uint32_t count, uint
 /* So many replicas are wanted from now on; its holders are told, for the masters to come.  A holder that cannot be
  * told makes no difference to the caller: all that can come of it is a replica more, one day. */
 static ms_status want(md_core *core, uint32_t shard_number, uint32_t record, uint32_t wanted,
-                      uint64_t waiter) {
+                      md_note_audience audience, uint64_t waiter) {
     md_shard *shard = &core->shards[shard_number];
     md_record *at = md_record_at(shard, record);
     if (at->more_wanted + 1u == wanted)
@@ -453,8 +495,8 @@ static ms_status want(md_core *core, uint32_t shard_number, uint32_t record, uin
     md_object_count(core, shard, at, -1);
     at->more_wanted = (wanted - 1) & (MS_REPLICAS_MAX - 1);
     md_object_count(core, shard, at, 1);
-    ms_status status =
-        md_note_object(core, shard_number, record, at->flags, md_record_expiry(shard, at), waiter);
+    ms_status status = md_note_object(core, shard_number, record, at->flags,
+                                      md_record_expiry(shard, at), audience, waiter);
     return status == MS_PENDING ? MS_PENDING : MS_OK;
 }
 
@@ -468,14 +510,13 @@ static ms_status reduce(md_core *core, uint32_t shard_number, uint32_t record, u
         !md_shard_reserve(shard, 0, md_replica_bytes(set.count, extents)))
         return MS_NO_MEMORY;
     md_record_replicas(shard, md_record_at(shard, record), &set);
-    md_object_keep_replicas(core, shard_number, record, replicas_to_keep(&set, count, leaving));
+    md_object_keep_replicas(core, shard_number, record,
+                            replicas_to_keep(core, &set, count, leaving));
     MD_COUNT(core, changes_done)++;
-    md_parked_serve(core);
     return MS_OK;
 }
 
-/* Is there a server that could take another replica? */
-static bool has_candidate(md_core *core, const md_replica_set *set, uint32_t target) {
+bool md_has_candidate(md_core *core, const md_replica_set *set, uint32_t target) {
     for (uint32_t i = 0; i < core->server_count; i++) {
         bool is_holder = false;
         for (uint32_t j = 0; j < set->count; j++)
@@ -487,16 +528,16 @@ static bool has_candidate(md_core *core, const md_replica_set *set, uint32_t tar
     return false;
 }
 
-static ms_status enqueue(md_core *core, const md_record *record, uint32_t count, uint32_t target,
-                         uint32_t leaving, uint64_t waiter) {
+/* A change in the queue; 0: no memory. */
+static uint32_t enter(md_core *core, const md_record *record, uint32_t count, uint32_t target,
+                      uint32_t leaving) {
     if (!md_pool_reserve(&core->changes, 1) || !md_pool_reserve(&core->wheel.timers, 1) ||
         !md_effects_reserve(core, 1))
-        return MS_NO_MEMORY;
+        return 0;
     uint32_t number = md_pool_take(&core->changes);
     md_change *change = change_at(core, number);
     change->hash = record->hash;
     change->source_version = record->version;
-    change->waiter = waiter;
     change->replica_count = count;
     change->wanted = leaving == 0 ? count : record->more_wanted + 1u;
     change->target_server = target;
@@ -510,9 +551,45 @@ static ms_status enqueue(md_core *core, const md_record *record, uint32_t count,
     change->timer =
         md_timer_start(core, core->now.now_ms + ROOM_TIMEOUT_MS, MD_TIMER_CHANGE, number);
     record_of(core, change)->is_changing = 1;
+    return number;
+}
+
+static ms_status enqueue(md_core *core, const md_record *record, uint32_t count, uint32_t target,
+                         uint32_t leaving, uint64_t waiter) {
+    uint32_t number = enter(core, record, count, target, leaving);
+    if (number == 0)
+        return MS_NO_MEMORY;
+    change_at(core, number)->waiter = waiter;
     core->answers_due++;
     md_changes_run(core);
     return MS_PENDING;
+}
+
+ms_status md_change_start(md_core *core, const md_change_order *order) {
+    md_record *record = md_record_at(&core->shards[order->shard], order->record);
+    uint32_t number = enter(core, record, order->count, order->target, order->leaving);
+    if (number == 0)
+        return MS_NO_MEMORY;
+    md_change *change = change_at(core, number);
+    change->wanted = order->wanted;
+    change->for_task = order->task;
+    change->is_whole = order->is_whole;
+    if (MD_COUNT(core, changes_running) < MD_COPIES_RUNNING_MAX && place(core, change)) {
+        begin(core, number);
+        return MS_PENDING;
+    }
+    if (order->may_evict && room_is_possible(core, change))
+        return MS_PENDING; /* its turn comes with the next tick */
+    forget(core, number);
+    return MS_NO_SPACE;
+}
+
+ms_status md_change_reduce(md_core *core, uint32_t shard, uint32_t record, uint32_t count,
+                           uint32_t leaving, uint32_t wanted) {
+    ms_status status = reduce(core, shard, record, count, leaving);
+    if (status == MS_OK)
+        want(core, shard, record, wanted, MD_NOTE_FOR_NOBODY, 0);
+    return status;
 }
 
 ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash hash,
@@ -549,7 +626,7 @@ ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash 
     if (asked->source_server != 0 && !has_source)
         return MS_NOT_FOUND;
     uint32_t target = has_target ? 0 : asked->target_server;
-    bool is_possible = has_candidate(core, &set, target);
+    bool is_possible = md_has_candidate(core, &set, target);
     if (asked->replica_count != 0) {
         ms_status status = MS_OK;
         if (asked->replica_count > count)
@@ -557,7 +634,8 @@ ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash 
                                : MS_NO_SPACE;
         if (asked->replica_count < count)
             status = reduce(core, shard_number, number, asked->replica_count, asked->source_server);
-        return status == MS_OK ? want(core, shard_number, number, asked->replica_count, waiter)
+        return status == MS_OK ? want(core, shard_number, number, asked->replica_count,
+                                      MD_NOTE_FOR_WAITER, waiter)
                                : status;
     }
     uint32_t leaving = asked->source_server != 0 ? asked->source_server : first;
@@ -565,7 +643,10 @@ ms_status md_change_replica(md_core *core, md_now now, uint32_t tenant, ms_hash 
         return MS_OK;
     if (has_target) {
         ms_status status = reduce(core, shard_number, number, count - 1, leaving);
-        return status == MS_OK ? want(core, shard_number, number, count - 1, waiter) : status;
+        if (status == MS_OK)
+            status = want(core, shard_number, number, count - 1, MD_NOTE_FOR_WAITER, waiter);
+        md_parked_serve(core);
+        return status;
     }
     return is_possible ? enqueue(core, record, count, target, leaving, waiter) : MS_NO_SPACE;
 }

@@ -14,6 +14,11 @@ static uint32_t find_node(const md_core *core, const uint8_t node_id[16]) {
     return server;
 }
 
+uint32_t md_server_find(const md_core *core, const uint8_t node_id[16]) {
+    uint32_t server = find_node(core, node_id);
+    return server < core->server_count ? server : MD_NO_SERVER;
+}
+
 /* The table reaches over that number. */
 static ms_status reach(md_core *core, uint32_t server) {
     if (server < core->server_count)
@@ -229,7 +234,6 @@ ms_status md_server_join(md_core *core, md_now now, const ms_server_info *info, 
                 return MS_NO_MEMORY;
     }
     server->takes_in = !is_known_life;
-    server->is_draining = info->state == MS_MEMBER_DRAINING;
     server->state = MS_MEMBER_JOINING;
     server->is_lost = 0;
     md_timer_stop(core, &server->timer);
@@ -265,6 +269,8 @@ void md_server_gone(md_core *core, md_now now, uint32_t server, uint32_t incarna
         return;
     md_server *at = server_at(core, server);
     at->state = MS_MEMBER_GONE;
+    core->members_changed++;
+    md_repair_put_off(core);
     md_inventory_drop(core, server);
     md_notes_server_gone(core, server);
     md_changes_server_gone(core, server);
@@ -305,6 +311,7 @@ ms_status md_server_forget(md_core *core, md_now now, uint32_t server, uint64_t 
     md_server_strike(core, server, struck);
     at->is_member = at->is_condemned = 0;
     at->tombstones = 0;
+    md_drain_end(core, server);
     md_frees_forget(core, server);
     md_absent_count(core);
     md_parked_serve(core);
@@ -381,6 +388,7 @@ ms_status md_server_get(const md_core *core, uint32_t server, md_server_view *vi
     view->state = at->state;
     view->object_count = at->object_count;
     view->struck = at->struck;
+    view->is_draining = at->is_draining != 0;
     for (uint32_t i = 0; i < at->segment_count; i++) {
         const md_segment *segment = &at->segments[i];
         view->pages_total += segment->page_count;

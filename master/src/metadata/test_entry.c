@@ -36,6 +36,8 @@ static void carry_out(md_test *test, const md_effect *effect) {
     switch (effect->kind) {
     case MD_EFFECT_NONE:
         break;
+    case MD_EFFECT_TASK:
+        break;
     case MD_EFFECT_SESSION_ENDED:
         break;
     case MD_EFFECT_ANSWER:

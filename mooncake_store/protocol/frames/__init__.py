@@ -27,6 +27,7 @@ from mooncake_store.protocol.frames.basics import (
     SECRET_BYTES,
     SENTENCE_BYTES_MAX,
     SOCKET_PATH_BYTES_MAX,
+    TASK_FAILURES_MAX,
     TOKEN_BYTES_MAX,
     TOPOLOGY_BYTES_MAX,
     VALUE_BYTES_MAX,
@@ -83,6 +84,13 @@ from mooncake_store.protocol.frames.storage import (
     RelayedEnd,
     ServerStats,
 )
+from mooncake_store.protocol.frames.tasks import (
+    Task,
+    TaskFailure,
+    TaskOrder,
+    TasksAnswer,
+    TasksRequest,
+)
 from mooncake_store.protocol.frames.transfer import (
     Attached,
     Notify,
@@ -124,6 +132,7 @@ __all__ = [
     "SECRET_BYTES",
     "SENTENCE_BYTES_MAX",
     "SOCKET_PATH_BYTES_MAX",
+    "TASK_FAILURES_MAX",
     "TENANT_BYTES_MAX",
     "TOKEN_BYTES_MAX",
     "TOPOLOGY_BYTES_MAX",
@@ -189,6 +198,11 @@ __all__ = [
     "StatAnswer",
     "Statuses",
     "StatusesOrEmpty",
+    "Task",
+    "TaskFailure",
+    "TaskOrder",
+    "TasksAnswer",
+    "TasksRequest",
     "ViewItem",
     "Views",
     "WriteItem",

@@ -37,6 +37,7 @@ from mooncake_store.protocol.frames.storage import (
     RelayedEnd,
     ServerStats,
 )
+from mooncake_store.protocol.frames.tasks import TaskOrder, TasksAnswer, TasksRequest
 from mooncake_store.protocol.frames.transfer import (
     Attached,
     Notify,
@@ -84,6 +85,9 @@ REQUESTS: dict[Method, type[Body]] = {
     Method.CLOSE_SESSION: Empty,
     Method.EXPLAIN: KeyItem,
     Method.FORGET: NodeName,
+    Method.START_TASK: TaskOrder,
+    Method.TASKS: TasksRequest,
+    Method.CANCEL_TASK: TasksRequest,
     Method.ADOPT: Adopt,
     Method.INVENTORY: Inventory,
     Method.FREE: Free,
@@ -130,6 +134,9 @@ ANSWERS: dict[Method, type[Body]] = {
     Method.CLOSE_SESSION: Empty,
     Method.EXPLAIN: ExplainAnswer,
     Method.FORGET: Empty,
+    Method.START_TASK: TasksAnswer,
+    Method.TASKS: TasksAnswer,
+    Method.CANCEL_TASK: Empty,
     Method.ADOPT: Empty,
     Method.NOTE: Empty,
     Method.COPY: Empty,

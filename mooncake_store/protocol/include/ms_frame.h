@@ -427,6 +427,24 @@ typedef struct ms_list_view {
 } ms_list_view;
 bool ms_read_list(const void *body, size_t length, ms_list_view *out);
 
+/* START_TASK. */
+typedef struct ms_task_order_view {
+    ms_task_order head;
+    const uint8_t *prefix;
+} ms_task_order_view;
+bool ms_read_task_order(const void *body, size_t length, ms_task_order_view *out);
+/* One of the answer to TASKS: its failures follow, head.failure_count of them. */
+typedef struct ms_task_view {
+    ms_task head;
+    const uint8_t *prefix;
+} ms_task_view;
+bool ms_reader_task(ms_reader *reader, ms_task_view *out);
+typedef struct ms_task_failure_view {
+    ms_task_failure head;
+    const uint8_t *key;
+} ms_task_failure_view;
+bool ms_reader_task_failure(ms_reader *reader, ms_task_failure_view *out);
+
 /* MATCH_PREFIX, PIN. */
 typedef struct ms_match_view {
     ms_match head;

@@ -105,6 +105,9 @@ enum ms_method {
     MS_CLOSE_SESSION = 0x33,
     MS_EXPLAIN = 0x34, /* where an object is, or when and why it went */
     MS_FORGET = 0x37,  /* a store server that is gone for good is a member no more */
+    MS_START_TASK = 0x38,
+    MS_TASKS = 0x39,
+    MS_CANCEL_TASK = 0x3a,
     /* master -> store server (on the connection that the server dialled) and back */
     MS_ADOPT = 0x40,        /* request; its answer's frames are INVENTORY */
     MS_INVENTORY = 0x41,    /* one-way, several; the last has MS_FLAG_LAST */
@@ -501,6 +504,74 @@ typedef struct ms_fate {
 } ms_fate;
 _Static_assert(sizeof(ms_fate) == 48, "wire");
 #define MS_FATES_MAX 16u /* of an answer */
+
+/* What is done to many objects in the background, under the bound of the master's copy bandwidth. */
+enum ms_task_kind {
+    MS_TASK_DRAIN = 1,     /* a server gets no new replica, and what it has goes elsewhere */
+    MS_TASK_REPAIR = 2,    /* what has fewer replicas than wanted is copied again */
+    MS_TASK_REPLICATE = 3, /* objects with a prefix have so many replicas */
+    MS_TASK_MOVE = 4       /* replicas of objects with a prefix go to another server */
+};
+enum ms_task_state {
+    MS_TASK_WAITING = 1, /* for its server, or for puts that wait for room */
+    MS_TASK_RUNNING = 2,
+    MS_TASK_BLOCKED = 3, /* what is left cannot move now; it is tried again */
+    MS_TASK_DONE = 4,
+    MS_TASK_CANCELLED = 5
+};
+
+/* START_TASK: body = ms_task_order, prefix, padding to 8.  Answer: ms_task, prefix.  A drain is answered when the
+ * coordinator keeps it; one of a server that drains already gives the task that does. */
+typedef struct ms_task_order {
+    uint32_t kind;          /* ms_task_kind */
+    uint32_t source_server; /* number + 1: drain, move */
+    uint32_t target_server; /* number + 1, 0 = any: move */
+    uint32_t replica_count; /* replicate */
+    uint32_t prefix_length; /* replicate, move */
+    uint32_t reserved;
+} ms_task_order;
+_Static_assert(sizeof(ms_task_order) == 24, "wire");
+
+/* TASKS: body = ms_tasks.  Answer: u32 count, u32 zero; per task ms_task, prefix, padding to 8, then failure_count
+ * times ms_task_failure, key, padding to 8.  CANCEL_TASK: body = ms_tasks (its task); a drain is undone. */
+typedef struct ms_tasks {
+    uint64_t task; /* 0: all that are known, the newest first */
+    uint32_t failures_max;
+    uint32_t reserved;
+} ms_tasks;
+_Static_assert(sizeof(ms_tasks) == 16, "wire");
+
+typedef struct ms_task {
+    uint64_t task;                        /* epoch of the master that began it, number there */
+    uint64_t objects_done, objects_total; /* total: 0 = not known yet */
+    uint64_t bytes_done, bytes_total;
+    uint64_t objects_failed; /* of the last walk over all objects */
+    uint64_t objects_left;   /* drain: replicas still there; repair: objects short of some */
+    uint64_t sole_left;      /* drain: of the last walk, objects that have no replica elsewhere */
+    uint64_t age_ms;         /* since it began */
+    uint64_t ended_ms;       /* since it ended; 0: it has not */
+    uint32_t kind, state;
+    uint32_t source_server, target_server; /* number + 1, 0 = none */
+    uint32_t replica_count;
+    uint32_t prefix_length;
+    uint32_t failure_count; /* of those that follow */
+    uint32_t reserved;
+} ms_task;
+_Static_assert(sizeof(ms_task) == 112, "wire");
+
+#define MS_TASK_FAILURES_MAX 256u
+
+/* An object that a task could not treat. */
+typedef struct ms_task_failure {
+    uint64_t size;
+    uint32_t status; /* ms_status: NO_SPACE, UNAVAILABLE (no other server takes it), BUSY, ... */
+    uint32_t key_length;
+} ms_task_failure;
+_Static_assert(sizeof(ms_task_failure) == 16, "wire");
+
+static inline uint64_t ms_task_id(uint32_t epoch, uint32_t number) {
+    return (uint64_t)epoch << 32 | number;
+}
 
 /* KEEPALIVE: empty body; answer: u32 members_serial, u32 zero.  Each third of the session's timeout. */
 

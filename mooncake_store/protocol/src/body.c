@@ -198,6 +198,30 @@ static bool valid_explain_answer(const void *body, size_t length) {
     return ms_reader_is_done(&reader);
 }
 
+static bool valid_task_order(const void *body, size_t length) {
+    ms_task_order_view order;
+    return ms_read_task_order(body, length, &order);
+}
+
+static bool valid_tasks(const void *body, size_t length) {
+    return valid_struct(body, length, sizeof(ms_tasks));
+}
+
+static bool valid_tasks_answer(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    uint32_t count = ms_reader_list(&reader, sizeof(ms_task));
+    for (uint32_t i = 0; i < count; i++) {
+        ms_task_view task;
+        ms_task_failure_view failure;
+        if (!ms_reader_task(&reader, &task))
+            return false;
+        for (uint32_t j = 0; j < task.head.failure_count; j++)
+            if (!ms_reader_task_failure(&reader, &failure))
+                return false;
+    }
+    return ms_reader_is_done(&reader);
+}
+
 static bool valid_annotate(const void *body, size_t length) {
     ms_reader reader = ms_reader_of(body, length);
     ms_annotate annotate;
@@ -336,6 +360,9 @@ static const form forms[] = {
     [MS_CLOSE_SESSION] = {valid_empty, valid_empty, false},
     [MS_EXPLAIN] = {valid_stat, valid_explain_answer, false},
     [MS_FORGET] = {valid_node_name, valid_empty, false},
+    [MS_START_TASK] = {valid_task_order, valid_tasks_answer, false},
+    [MS_TASKS] = {valid_tasks, valid_tasks_answer, false},
+    [MS_CANCEL_TASK] = {valid_tasks, valid_empty, false},
     [MS_ADOPT] = {valid_eight, valid_empty, false},
     [MS_INVENTORY] = {valid_inventory, NULL, false},
     [MS_FREE] = {valid_free, NULL, false},

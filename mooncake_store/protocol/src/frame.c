@@ -305,6 +305,29 @@ bool ms_read_list(const void *body, size_t length, ms_list_view *out) {
     return ms_reader_is_done(&reader);
 }
 
+bool ms_read_task_order(const void *body, size_t length, ms_task_order_view *out) {
+    ms_reader reader = ms_reader_of(body, length);
+    if (!MS_READER_STRUCT(&reader, &out->head) || out->head.prefix_length > MS_KEY_BYTES_MAX)
+        return false;
+    out->prefix = ms_reader_padded(&reader, out->head.prefix_length);
+    return out->prefix != NULL && ms_reader_is_done(&reader);
+}
+
+bool ms_reader_task(ms_reader *reader, ms_task_view *out) {
+    if (!MS_READER_STRUCT(reader, &out->head) || out->head.prefix_length > MS_KEY_BYTES_MAX ||
+        out->head.failure_count > MS_TASK_FAILURES_MAX)
+        return false;
+    out->prefix = ms_reader_padded(reader, out->head.prefix_length);
+    return out->prefix != NULL;
+}
+
+bool ms_reader_task_failure(ms_reader *reader, ms_task_failure_view *out) {
+    if (!MS_READER_STRUCT(reader, &out->head) || out->head.key_length > MS_KEY_BYTES_MAX)
+        return false;
+    out->key = ms_reader_padded(reader, out->head.key_length);
+    return out->key != NULL;
+}
+
 bool ms_read_match(const void *body, size_t length, ms_match_view *out) {
     ms_reader reader = ms_reader_of(body, length);
     return MS_READER_STRUCT(&reader, &out->head) &&

@@ -88,6 +88,8 @@ def test_layouts_are_those_of_the_c_header() -> None:
         (methods.EventKind, "MS_EVENT_", "ms_event_kind"),
         (methods.ExplainFlag, "MS_EXPLAIN_", "ms_explain_flag"),
         (methods.FateKind, "MS_FATE_", "ms_fate_kind"),
+        (methods.TaskKind, "MS_TASK_", "ms_task_kind"),
+        (methods.TaskState, "MS_TASK_", "ms_task_state"),
     ],
 )
 def test_enumerations_are_those_of_the_c_header(mine, prefix, enum) -> None:
