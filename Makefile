@@ -16,7 +16,7 @@ OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help tools setup native demo test check c-test hunt model py-test format protos metrics-page bench-peer clean
+.PHONY: help tools setup native demo test check c-test hunt model chaos py-test format protos metrics-page bench-peer clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -28,6 +28,7 @@ help: tools
 	@echo "make c-test      the C tests: plain, under ASan+UBSan, under TSan"
 	@echo "make hunt        look for a stale read in a million (READS=...), twice"
 	@echo "make model       search the models of the protocol (FLAGS=--full: all of their states)"
+	@echo "make chaos       real processes under faults, checked; and 10 planted faults, found (root)"
 	@echo "make py-test     the Python tests"
 	@echo "make format      lay out Python and C"
 	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
@@ -108,6 +109,12 @@ hunt: setup
 # Python alone is enough. A part of it is in every py-test.
 model: tools
 	$(PYTHON) protocol-model/check.py $(FLAGS)
+
+# docs/fault-suite.md; for a night: CHAOS="--seconds 600 --runs 40 --subset 3/7". Python tests have a short one.
+CHAOS ?= --seconds 300 --runs 2
+chaos: setup
+	$(BIN)/python -m tests.chaos $(CHAOS)
+	CHAOS_PLANTED=all $(BIN)/pytest tests/integration/test_chaos.py -k planted
 
 protos: setup
 	$(BIN)/python native/generate_protos.py

@@ -238,7 +238,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What this client has done so far.
+    """What this client has done so far, and with whom.
 
     Attributes:
         reads_moved: Reads that went to another replica because a node did not answer in time.
@@ -248,6 +248,7 @@ class Statistics:
         master_state: 0: it answers; 1: a call had no answer, and it is asked again; 2: no call
             waits for it, and it is asked again in the background.
         nodes_avoided: Store servers that do not answer now.
+        epoch: Of the master that it has its session with.
     """
 
     gets: int
@@ -271,6 +272,7 @@ class Statistics:
     master_openings: int
     master_state: int
     nodes_avoided: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,11 @@ def include_dirs() -> list[str]:
     return [name for name in [*dirs, "third_party"] if (ROOT / name).is_dir()]
 
 
+def planted_macros() -> list[tuple[str, str | None]]:
+    """Return what makes a test build whose rules can be left out (`ms_planted.h`)."""
+    return [("MS_PLANTED_FAULTS", None)] if os.environ.get("MOONCAKE_STORE_PLANTED_FAULTS") else []
+
+
 def sanitizer_flags(name: str | None) -> list[str]:
     """Return the compiler and linker flags of a sanitizer: `address`, `thread` or none."""
     if not name:
@@ -106,7 +111,11 @@ def _make_ffi() -> FFI:
         depends=[str(path) for path in headers()],
         include_dirs=include_dirs(),
         # 3.10: the oldest Python that loads the extension, and what its C may use of Python.
-        define_macros=[("Py_LIMITED_API", "0x030A0000"), ("_GNU_SOURCE", None)],
+        define_macros=[
+            ("Py_LIMITED_API", "0x030A0000"),
+            ("_GNU_SOURCE", None),
+            *planted_macros(),
+        ],
         extra_compile_args=[*COMPILE_FLAGS, *sanitize],
         extra_link_args=[*LINK_FLAGS, *sanitize],
         py_limited_api=True,

@@ -4,6 +4,7 @@
  * before its lease's deadline, by a clock that goes on while the machine is suspended: whoever got an answer got
  * it from the only leader.  Store servers need no such care, they compare epochs.
  */
+#include "ms_planted.h"
 #include "service.h"
 
 #include <stdatomic.h>
@@ -15,7 +16,7 @@ void ma_set_lease_deadline(ma_master *master, int64_t boottime_ns) {
 
 bool ma_may_answer(ma_master *master) {
     int64_t deadline_ns = atomic_load(&master->lease_deadline_ns);
-    if (deadline_ns == 0)
+    if (deadline_ns == 0 || MS_IS_PLANTED("leader_clock"))
         return true;
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);

@@ -1,6 +1,7 @@
 /* ADOPT: a leader takes this server, and gets its INVENTORY. */
 #include <stdio.h>
 
+#include "ms_planted.h"
 #include "st_internal.h"
 
 #ifdef ST_TEST_STEPS /* so that a small inventory takes many frames and windows */
@@ -56,7 +57,7 @@ void st_write_in_use(ms_writer *out, const st_pending *pending) {
 /* Lock held.  All that is in use without a live word; few, so in one go *(busy_inventory)*. */
 static uint32_t write_all_in_use(st_server *server, ms_writer *out) {
     uint32_t count = 0;
-    for (size_t at = 0; at < server->pendings.capacity; at++) {
+    for (size_t at = 0; at < server->pendings.capacity && !MS_IS_PLANTED("busy_inventory"); at++) {
         if (server->pendings.slots[at].key == UINT64_MAX)
             continue;
         st_write_in_use(out, (const st_pending *)(uintptr_t)server->pendings.slots[at].value);

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "ms_planted.h"
 #include "st_internal.h"
 #include "st_step.h"
 
@@ -117,8 +118,9 @@ static uint16_t free_extent(st_server *server, const ms_free_item *item) {
     st_table_slot *slot = st_table_find(&server->pendings, pending_key(segment, item->page));
     const st_pending *pending = slot != NULL ? (const void *)(uintptr_t)slot->value : NULL;
     bool is_reused = word >> 1 > item->version;
-    if (is_reused || atomic_load(&segment->uses[item->page]) == 0 ||
-        ST_IS_PLANTED(ST_FAULT_FREED_EARLY)) {
+    uint32_t uses = atomic_load(&segment->uses[item->page]);
+    if (is_reused || uses == 0 || ST_IS_PLANTED(ST_FAULT_FREED_EARLY) ||
+        MS_IS_PLANTED("freed_waits") || (uses >= ST_USE_WRITER && MS_IS_PLANTED("fence"))) {
         if (pending != NULL && pending->version <= item->version) {
             free((void *)(uintptr_t)slot->value);
             st_table_remove(&server->pendings, pending_key(segment, item->page));
@@ -165,7 +167,7 @@ static bool fence_sessions(st_server *server, const ms_free_view *frees, bool *c
             return false;
         st_count_add(server, ST_COUNT_FENCES, 1);
         for (st_peer *peer = server->peers; peer != NULL; peer = peer->next) {
-            if (peer->may_write && peer->session == item.session) {
+            if (peer->may_write && peer->session == item.session && !MS_IS_PLANTED("fence")) {
                 peer->is_cut = true;
                 *connected = true;
             }

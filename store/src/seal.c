@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "ms_crc32c.h"
+#include "ms_planted.h"
 #include "st_internal.h"
 #include "st_step.h"
 
@@ -174,7 +175,8 @@ static ms_status seal_extent(st_segment *segment, uint32_t page, uint32_t page_c
     ST_STEP("seal: before the word");
     atomic_store(&segment->words[page], ms_word(version, 1));
     ST_STEP("seal: before the record");
-    st_inventory_commit(segment->inventory, &extent);
+    if (!MS_IS_PLANTED("answer_last") || version % 8 != 0)
+        st_inventory_commit(segment->inventory, &extent);
     ST_STEP("seal: before the answer");
     return MS_OK;
 }

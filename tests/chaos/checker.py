@@ -33,6 +33,9 @@ class Rule(Enum):
     STALE_READ = "what was removed or replaced is not there for what begins later"
     VANISHED_PUT = "what was put is there until something takes it away"
     DOUBLE_COMMIT = "a put changes nothing where something is stored already"
+    BROKEN_PIN = "what a session has pinned is not evicted"
+    TWO_LEADERS = "a master answers nobody once a later one has"
+    LATE_ANSWER = "a call returns within its deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Bounds:
     unknown_s: float = math.inf
     """An operation of unknown outcome takes effect within this after it began, or never. Without it
     a remove whose client was killed explains all that is missed under its key from then on."""
+    deadline_s: float = math.inf
+    """Every call returns within this, unless a fault stopped its client meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,13 @@ class _Windows:
         index = bisect_right(self._since, until)
         return index > 0 and self._until[index - 1] >= since
 
+    def next(self, moment: float) -> float:
+        """When one goes on or begins, from that moment on."""
+        index = bisect_right(self._since, moment)
+        if index > 0 and self._until[index - 1] >= moment:
+            return moment
+        return self._since[index] if index < len(self._since) else _NEVER
+
 
 class _Cluster:
     """What befell all keys."""
@@ -123,6 +135,16 @@ class _Cluster:
             (fault.since_ns, _NEVER if fault.until_ns is None else fault.until_ns + settle_ns)
             for fault in history.faults
             if fault.hides
+        )
+        self.sessions_end = _Windows(
+            (fault.since_ns, _NEVER if fault.until_ns is None else fault.until_ns + settle_ns)
+            for fault in history.faults
+            if fault.ends_sessions
+        )
+        self.clocks_move = _Windows(
+            (fault.since_ns, _NEVER if fault.until_ns is None else fault.until_ns)
+            for fault in history.faults
+            if fault.moves_clocks
         )
         self.evicting = _Windows(self._evicting(history))
         self._losses = sorted(history.losses, key=lambda loss: loss.since_ns)
@@ -150,6 +172,8 @@ class _Cluster:
         expires_ns = _NEVER
         if write.ttl_s is not None:
             expires_ns = write.invoked_ns + write.ttl_s * NS_PER_S
+            if self.clocks_move.overlap(write.invoked_ns, expires_ns):
+                expires_ns = write.invoked_ns  # the wall clock says when; any of several hosts'
         gone: set[str] = set()
         for loss in self._losses:
             if loss.until_ns >= write.invoked_ns:
@@ -180,6 +204,8 @@ class _Key:
     present: list[Operation] = field(default_factory=list)
     """What says that something was stored, not what."""
     misses: list[Operation] = field(default_factory=list)
+    pins: list[Operation] = field(default_factory=list)
+    unpins: list[Operation] = field(default_factory=list)
 
     def add(self, operation: Operation) -> None:
         outcome = operation.outcome
@@ -196,8 +222,13 @@ class _Key:
             # Also one that found nothing counts: a holder that is away is told to forget the key.
             if outcome is not Outcome.ERROR:
                 self.removes.append(operation)
+        elif operation.op is Op.UNPIN:
+            self.unpins.append(operation)
         elif outcome is Outcome.MISS:
             self.misses.append(operation)
+        elif operation.op is Op.PIN and outcome is Outcome.OK:
+            self.pins.append(operation)
+            self.present.append(operation)
         elif outcome is Outcome.OK:
             (self.hits if operation.op is Op.GET else self.present).append(operation)
 
@@ -216,6 +247,7 @@ class _KeyCheck:
         seen = self._check_bytes()
         self._check_stale(seen)
         self._check_vanished()
+        self._check_pins()
         return self._findings
 
     def _find(self, rule: Rule, operations: Iterable[Operation], why: str) -> None:
@@ -355,6 +387,49 @@ class _KeyCheck:
             ):
                 self._find_double(first, second)
 
+    # What was pinned, and left all the same.
+
+    def _check_pins(self) -> None:
+        """Check that nobody missed what somebody's pin protected throughout.
+
+        It is looked at only where no fault may have ended a session, nothing of the key has a TTL
+        or could go with its nodes, and no remove or upsert ran: what is left is eviction.
+        """
+        if not self._key.pins or not self._key.misses:
+            return
+        changes = [*self._key.removes, *(w for w in self._key.writes if w.op is Op.UPSERT)]
+        ends = _Steps(changes, at=lambda one: one.invoked_ns, rank=self._cluster.end_ns)
+        perishable = min((self._cluster.leaves_ns(w) for w in self._key.writes), default=_NEVER)
+        unpins: dict[str, list[int]] = {}
+        for unpin in self._key.unpins:
+            unpins.setdefault(unpin.client, []).append(unpin.invoked_ns)
+        times = {client: sorted(at) for client, at in unpins.items()}
+        # Pins of one client nest, and end with its first unpin here: the store gets the benefit.
+        lasting = _Steps(
+            self._key.pins,
+            at=_answered,
+            rank=lambda pin: min(
+                _next_after(times.get(pin.client, []), pin.invoked_ns),
+                self._cluster.sessions_end.next(pin.invoked_ns),
+            ),
+        )
+        for miss in self._key.misses:
+            found = lasting.before(miss.invoked_ns)
+            if found is None or found[0] <= _answered(miss) or perishable <= _answered(miss):
+                continue
+            pin = found[1]
+            changed = ends.before(_answered(miss) + 1)
+            if changed is not None and changed[0] >= pin.invoked_ns:
+                continue
+            if self._cluster.hidden.overlap(pin.invoked_ns, _answered(miss)):
+                continue
+            self._find(
+                Rule.BROKEN_PIN,
+                (miss, pin),
+                f"{miss.op.value} missed what {pin.client} had pinned "
+                f"{_seconds(miss.invoked_ns - _answered(pin))} before",
+            )
+
     def _find_double(self, first: Operation, second: Operation) -> None:
         self._find(
             Rule.DOUBLE_COMMIT,
@@ -421,6 +496,55 @@ def _leaves_ns(stored: list[Operation], cluster: _Cluster) -> dict[int, float]:
     return leaves
 
 
+def _next_after(times: list[int], moment: int) -> float:
+    index = bisect_right(times, moment)
+    return times[index] if index < len(times) else _NEVER
+
+
+def _check_epochs(operations: Iterable[Operation]) -> Iterable[Finding]:
+    """Check that whoever was answered by a master was not, later, answered by an earlier one."""
+    answered = [
+        operation
+        for operation in operations
+        if operation.epoch is not None and operation.outcome in (Outcome.OK, Outcome.FALSE)
+    ]
+    latest = _Steps(answered, at=_answered, rank=lambda operation: operation.epoch or 0)
+    for operation in answered:
+        found = latest.before(operation.invoked_ns)
+        if found is not None and found[0] > (operation.epoch or 0):
+            later = found[1]
+            yield Finding(
+                Rule.TWO_LEADERS,
+                operation.key,
+                (operation.line, later.line),
+                f"{operation.op.value} was answered in epoch {operation.epoch}, and began "
+                f"{_seconds(operation.invoked_ns - _answered(later))} after {later.op.value} of "
+                f"{later.key!r} was answered in epoch {later.epoch}",
+            )
+
+
+def _check_deadlines(history: History, bounds: Bounds) -> Iterable[Finding]:
+    """Check that every call returned in time, unless its client itself was stopped."""
+    stopped = _Windows(
+        (fault.since_ns, _NEVER if fault.until_ns is None else fault.until_ns)
+        for fault in history.faults
+        if fault.stops_clients
+    )
+    for operation in history.operations:
+        if operation.answered_ns is None:
+            continue
+        took_ns = operation.answered_ns - operation.invoked_ns
+        if took_ns > bounds.deadline_s * NS_PER_S and not stopped.overlap(
+            operation.invoked_ns, operation.answered_ns
+        ):
+            yield Finding(
+                Rule.LATE_ANSWER,
+                operation.key,
+                (operation.line,),
+                f"{operation.op.value} took {_seconds(took_ns)}, its deadline is long over",
+            )
+
+
 def _answered(operation: Operation) -> int:
     if operation.answered_ns is None:
         raise HistoryError(f"line {operation.line}: {operation.outcome.value} without an answer")
@@ -453,4 +577,6 @@ def check(history: History, bounds: Bounds | None = None) -> list[Finding]:
     findings = [
         finding for key in keys.values() for finding in _KeyCheck(key, owners, cluster).run()
     ]
+    findings += _check_epochs(history.operations)
+    findings += _check_deadlines(history, bounds or Bounds())
     return sorted(findings, key=lambda finding: finding.lines)

@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,8 @@ class Op(Enum):
     GET = "get"
     EXISTS = "exists"
     REMOVE = "remove"
+    PIN = "pin"
+    UNPIN = "unpin"
 
 
 class Outcome(Enum):
@@ -39,10 +41,10 @@ class Outcome(Enum):
     OK = "ok"
     """Stored, removed, read, or there."""
     FALSE = "false"
-    """put: the key was there, nothing changed. remove: it was not there."""
+    """put: the key was there, nothing changed. remove, unpin: it was not there."""
     MISS = "miss"
-    """get, exists: the store said that it is not there. A failure, also one that a client shows as
-    a miss, is unknown."""
+    """get, exists, pin: the store said that it is not there. A failure, also one that a client
+    shows as a miss, is unknown."""
     ERROR = "error"
     """Refused: it has certainly changed nothing, and will not."""
     UNKNOWN = "unknown"
@@ -51,12 +53,16 @@ class Outcome(Enum):
 
 CHANGING = frozenset({Op.PUT, Op.UPSERT, Op.REMOVE})
 STORING = frozenset({Op.PUT, Op.UPSERT})
+ANNOUNCED = CHANGING | {Op.UNPIN}
+"""What is written down before it begins, too."""
 OUTCOMES = {
     Op.PUT: {Outcome.OK, Outcome.FALSE, Outcome.ERROR, Outcome.UNKNOWN},
     Op.UPSERT: {Outcome.OK, Outcome.ERROR, Outcome.UNKNOWN},
     Op.GET: {Outcome.OK, Outcome.MISS, Outcome.ERROR, Outcome.UNKNOWN},
     Op.EXISTS: {Outcome.OK, Outcome.MISS, Outcome.ERROR, Outcome.UNKNOWN},
     Op.REMOVE: {Outcome.OK, Outcome.FALSE, Outcome.ERROR, Outcome.UNKNOWN},
+    Op.PIN: {Outcome.OK, Outcome.MISS, Outcome.ERROR, Outcome.UNKNOWN},
+    Op.UNPIN: {Outcome.OK, Outcome.FALSE, Outcome.ERROR, Outcome.UNKNOWN},
 }
 
 
@@ -87,6 +93,8 @@ class Operation:
     """put, upsert: how many nodes certainly hold it."""
     nodes: tuple[str, ...] = ()
     """put, upsert: which these are, where that is known and nothing moves objects."""
+    epoch: int | None = None
+    """put, upsert, remove: of the master that answered, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,12 @@ class Fault:
     """Store servers may be out of the master's reach, yet within that of clients."""
     hides: bool
     """Stored objects may be missed: store servers are away, or their inventories."""
+    ends_sessions: bool = False
+    """Clients may lose their sessions, and their pins with them."""
+    moves_clocks: bool = False
+    """Wall clocks jump: what has a TTL may leave at once."""
+    stops_clients: bool = False
+    """A client stands still, and cannot return in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +211,7 @@ class Recorder:
                 raise ValueError(f"a {op.value} stores a value that has a token")
             facts = {"token": token, "ttl_s": ttl_s, "replicas": replicas}
         call = Call(self._calls, op, key, self._clock_ns(), facts)
-        if op in CHANGING:
+        if op in ANNOUNCED:
             self._append(self._line("begin", call))
         return call
 
@@ -209,22 +223,54 @@ class Recorder:
         token: int | None = None,
         is_whole: bool = True,
         nodes: Iterable[str] = (),
+        epoch: int | None = None,
+        answered_ns: int | None = None,
     ) -> None:
-        """Say what came of it; for a get that read something, of which put the bytes are."""
-        answered_ns = self._clock_ns()
+        """Say what came of it; for a get that read something, of which put the bytes are.
+
+        Args:
+            call: What `begin` returned.
+            outcome: What the client was told.
+            token: get: what the bytes begin with.
+            is_whole: get: they are the value of that token under this key.
+            nodes: put, upsert: which nodes hold it, where that is known.
+            epoch: put, upsert, remove: of the master that answered, where that is known.
+            answered_ns: When the call returned; None: now.
+        """
+        if answered_ns is None:
+            answered_ns = self._clock_ns()
         line = self._line("end", call)
         line |= {"answered_ns": answered_ns, "outcome": outcome.value}
         if call.op is Op.GET and outcome is Outcome.OK:
             line |= {"token": token, "is_whole": is_whole}
         if call.op in STORING:
             line["nodes"] = list(nodes)
+        if epoch is not None:
+            line["epoch"] = epoch
         self._append(line)
 
-    def fault(self, name: str, *, cuts_off: bool, hides: bool) -> None:
+    def fault(
+        self,
+        name: str,
+        *,
+        cuts_off: bool,
+        hides: bool,
+        ends_sessions: bool = False,
+        moves_clocks: bool = False,
+        stops_clients: bool = False,
+    ) -> None:
         """Say, before it is done, that a fault begins; its name is used once."""
-        at_ns = self._clock_ns()
         self._append(
-            {"is": "fault", "name": name, "at_ns": at_ns, "cuts_off": cuts_off, "hides": hides}
+            {
+                "is": "fault",
+                "name": name,
+                "at_ns": self._clock_ns(),
+                "cuts_off": cuts_off,
+                "hides": hides,
+                "ends_sessions": ends_sessions,
+                "moves_clocks": moves_clocks,
+                "stops_clients": stops_clients,
+            }
         )
 
     def healed(self, name: str) -> None:
@@ -290,18 +336,19 @@ class _Reader:
                 if name in self._faults:
                     raise HistoryError(f"line {number}: a second fault {name!r}")
                 self._faults[name] = Fault(
-                    number, name, line["at_ns"], None, line["cuts_off"], line["hides"]
+                    line=number,
+                    name=name,
+                    since_ns=line["at_ns"],
+                    until_ns=None,
+                    cuts_off=line["cuts_off"],
+                    hides=line["hides"],
+                    ends_sessions=line.get("ends_sessions", False),
+                    moves_clocks=line.get("moves_clocks", False),
+                    stops_clients=line.get("stops_clients", False),
                 )
             case "healed":
                 fault = self._faults[line["name"]]
-                self._faults[fault.name] = Fault(
-                    fault.line,
-                    fault.name,
-                    fault.since_ns,
-                    line["at_ns"],
-                    fault.cuts_off,
-                    fault.hides,
-                )
+                self._faults[fault.name] = replace(fault, until_ns=line["at_ns"])
             case "lost":
                 self.history.losses.append(
                     Loss(number, line["node"], line["since_ns"], line["until_ns"])
@@ -329,6 +376,7 @@ class _Reader:
             ttl_s=line.get("ttl_s"),
             replicas=line.get("replicas", 1),
             nodes=tuple(line.get("nodes", ())),
+            epoch=line.get("epoch"),
         )
         if operation.outcome not in OUTCOMES[op]:
             raise HistoryError(f"line {number}: a {op.value} is never {operation.outcome.value!r}")

@@ -7,6 +7,7 @@
  * ones have a list of their own, ordered by use.
  */
 #include "md_internal.h"
+#include "ms_planted.h"
 
 #include <assert.h>
 
@@ -15,6 +16,8 @@
 #define SKIPS_MAX 1024u
 
 static bool is_protected(const md_record *record) {
+    if (MS_IS_PLANTED("pin_spares"))
+        return (record->flags & (MS_OBJECT_HARD_PIN | MD_IS_PARENT)) != 0;
     return (record->flags & (MS_OBJECT_HARD_PIN | MD_IS_PINNED | MD_IS_PARENT)) != 0;
 }
 

@@ -6,6 +6,7 @@
  * member is absent, a tombstone at the coordinator stands in for the holder's answer.
  */
 #include "md_internal.h"
+#include "ms_planted.h"
 
 #include <string.h>
 
@@ -435,7 +436,7 @@ void md_leave_timer(md_core *core, uint32_t leave) {
     md_leave *at = leave_at(core, leave);
     at->timer = 0;
     at->is_silent = 1;
-    if (at->stone == MD_STONE_WRITTEN) {
+    if (at->stone == MD_STONE_WRITTEN || MS_IS_PLANTED("tombstone")) {
         uint32_t links = at->first_link;
         at->first_link = 0;
         links_release(core, links, MS_OK);
@@ -482,7 +483,9 @@ ms_status md_wait_for_key(md_core *core, ms_hash hash, uint64_t below, uint64_t 
     uint32_t first = md_map_get(&core->leave_of, key), count = 0;
     for (uint32_t leave = first; leave != 0; leave = leave_at(core, leave)->next)
         count += is_waited_for(leave_at(core, leave), hash, below);
-    bool needs_stone = stone_version != 0 && core->absent_count > 0;
+    if (MS_IS_PLANTED("strict_remove"))
+        return status;
+    bool needs_stone = stone_version != 0 && core->absent_count > 0 && !MS_IS_PLANTED("tombstone");
     uint32_t stone = needs_stone ? 0 : stone_find(core, hash, 0);
     if (count == 0 && !needs_stone && stone == 0)
         return status;

@@ -338,3 +338,83 @@ def test_findings_come_in_the_order_of_their_lines():
 def test_two_writes_of_one_value_are_no_history():
     with pytest.raises(HistoryError, match="lines 1 and 2"):
         check(story("put ok 1 2 1", ("put ok 1 2 1", {"key": "other"})))
+
+
+# ---- pins, epochs, deadlines ---------------------------------------------------------------------
+
+
+ALLOWED = Eviction(89, 0, True)
+
+
+def rules(history):
+    return {rule for rule, _ in found(history)}
+
+
+def pinned(*steps, **kwargs):
+    return story("put ok 1 2 7", "pin ok 3 4", *steps, evictions=[ALLOWED], **kwargs)
+
+
+def test_a_pinned_object_is_not_missed():
+    assert rules(pinned("get miss 6 7")) == {Rule.BROKEN_PIN}
+    assert rules(pinned("exists miss 6 7")) == {Rule.BROKEN_PIN}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("unpin ok 5 6", "get miss 7 8"),
+        ("unpin unknown 5 -", "get miss 7 8"),
+        ("get miss 4 5",),  # it began before the pin was answered
+        ("remove ok 5 6", "get miss 7 8"),
+        ("remove unknown 5 -", "get miss 7 8"),
+        ("upsert unknown 5 - 9", "get miss 7 8"),
+    ],
+)
+def test_a_pin_that_may_have_ended_protects_nothing(steps):
+    assert rules(pinned(*steps)) == set()
+
+
+def test_a_pin_taken_again_after_an_unpin_counts():
+    steps = ("unpin ok 5 6", "pin ok 7 8", "get miss 9 10")
+    assert rules(pinned(*steps)) == {Rule.BROKEN_PIN}
+
+
+def test_a_pin_ends_with_a_fault_that_may_end_its_session():
+    fault = Fault(90, "freeze", 5 * S, 6 * S, cuts_off=False, hides=False, ends_sessions=True)
+    assert rules(pinned("get miss 7 8", faults=[fault])) == set()
+    # A pin taken after it is as good as any, whatever became of the earlier one.
+    again = ("pin ok 9 10", "get miss 11 12")
+    assert rules(pinned(*again, faults=[fault])) == {Rule.BROKEN_PIN}
+
+
+def test_a_ttl_may_end_what_is_pinned():
+    steps = [("put ok 1 2 7", {"ttl_s": 3.0}), "pin ok 2 3", "get miss 6 7"]
+    assert rules(story(*steps, evictions=[ALLOWED])) == set()
+
+
+def test_a_master_answers_nobody_once_a_later_one_has():
+    steps = [("put ok 1 2 7", {"epoch": 2}), ("put ok 3 4 8", {"epoch": 1, "key": "other"})]
+    assert rules(story(*steps)) == {Rule.TWO_LEADERS}
+
+
+def test_answers_of_two_masters_may_cross():
+    steps = [("put ok 1 4 7", {"epoch": 2}), ("put ok 3 6 8", {"epoch": 1, "key": "other"})]
+    assert rules(story(*steps)) == set()
+    # What was not answered by it says nothing.
+    steps = [("put ok 1 2 7", {"epoch": 2}), ("put unknown 3 4 8", {"epoch": 1, "key": "other"})]
+    assert rules(story(*steps)) == set()
+
+
+def test_a_call_returns_within_its_deadline():
+    late = story("get miss 1 4")
+    assert {found.rule for found in check(late, Bounds(deadline_s=2.0))} == {Rule.LATE_ANSWER}
+    assert not check(late, Bounds(deadline_s=3.0))
+    frozen = Fault(90, "freeze", 2 * S, 3 * S, cuts_off=False, hides=False, stops_clients=True)
+    assert not check(story("get miss 1 4", faults=[frozen]), Bounds(deadline_s=2.0))
+
+
+def test_a_ttl_ends_when_the_wall_clock_says_so():
+    steps = [("put ok 1 2 7", {"ttl_s": 100.0}), "get miss 6 7"]
+    jump = Fault(90, "clock", 3 * S, 4 * S, cuts_off=False, hides=False, moves_clocks=True)
+    assert rules(story(*steps, faults=[jump])) == set()
+    assert rules(story(*steps)) == {Rule.VANISHED_PUT}
