@@ -43,6 +43,7 @@ from mooncake_store.errors import (
     UnavailableError,
     error_from_status,
 )
+from mooncake_store.transfer_engine.spinners import share_spinners
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -103,6 +104,7 @@ def open_handle(core: ClientCore, master: str | None) -> int:
     if config.checksums not in CHECKSUMS:
         raise RequestError(f"checksums: one of {', '.join(CHECKSUMS)}, not {config.checksums!r}")
     given.checksums = CHECKSUMS.index(config.checksums)
+    share_spinners()
     handle = ffi.new("uint64_t *")
     failure = ffi.new("cl_failure *")
     status = lib.cl_open(given, end_ns, handle, failure)

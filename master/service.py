@@ -15,6 +15,7 @@ from mooncake_store.coordination import Leadership, NodeNumber, Tombstone
 from mooncake_store.errors import ClosedError, Status, error_from_status
 from mooncake_store.logs import log_event
 from mooncake_store.master.config import POLICIES, MasterConfig
+from mooncake_store.transfer_engine.spinners import share_spinners
 from mooncake_store.version import version_number
 
 __all__ = ["Drain", "MasterService", "Member", "Metric", "OpTimes", "Sample"]
@@ -127,6 +128,7 @@ class MasterService:
     """
 
     def __init__(self, config: MasterConfig, leadership: Leadership) -> None:
+        share_spinners()
         native = ffi.new("ma_config *")
         lib.ma_config_default(native)
         name = ffi.new("char[]", config.name.encode()) if config.name else ffi.NULL

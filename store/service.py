@@ -15,6 +15,7 @@ from mooncake_store._native import lib
 from mooncake_store.errors import ClosedError, InUseError, LimitError, Status, error_from_status
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.transfer_engine.engine import TransferEngine
+from mooncake_store.transfer_engine.spinners import share_spinners
 
 __all__ = ["Counter", "Place", "ServerStatus", "StoreService", "read_identity"]
 
@@ -145,6 +146,7 @@ class StoreService:
         native.engine.connections_accepted_max = config.connections_max
         for field in ("views_max", "copies_max", "touch_permille", "port", "huge_pages"):
             setattr(native, field, getattr(config, field))
+        share_spinners()
         server = ffi.new("st_server **")
         error = ffi.new("char[]", _ERROR_BYTES)
         self._server: Any = None

@@ -137,14 +137,19 @@ def rate_cases(
 
 
 def _settled_bytes(pid: int) -> int:
-    """Return the process's memory once it no longer shrinks: freeing may take a moment."""
+    """Return the process's memory once it has not shrunk for two seconds.
+
+    What an empty master keeps for the next object it gives back after one second.
+    """
     last = own_memory_bytes(pid)
-    for _ in range(20):
+    unchanged = 0
+    for _ in range(40):
         time.sleep(0.25)
         found = own_memory_bytes(pid)
-        if found >= last:
+        unchanged = 0 if found < last else unchanged + 1
+        if unchanged == 8:
             return found
-        last = found
+        last = min(last, found)
     return last
 
 

@@ -1,6 +1,13 @@
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 // variants: plain address
-/* What a waiting thread learns (spin.c): when it spins, for how long, and when it must not. */
+/* What a waiting thread learns (spin.c): when it spins, for how long, and when it must not; and who may spin on
+ * a core (spinners.c). */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "engine_kit.h"
 #include "te_internal.h"
 
@@ -15,48 +22,65 @@ static te_engine *open_engine(uint32_t spin_us) {
     return engine;
 }
 
+/* How long a wait that begins now would be spun; 0: it would be slept. */
+static int64_t spin_ns(te_engine *engine, const te_spin *spin) {
+    te_spinning spinning;
+    int64_t now = te_now_ns();
+    if (!te_spin_begin(engine, spin, now, 0, 0, &spinning)) {
+        return 0;
+    }
+    te_spin_end(&spinning);
+    return spinning.end_ns - now;
+}
+
 static void short_waits_are_spun_and_long_ones_slept(void) {
     te_engine *engine = open_engine(20);
     te_spin spin = {0};
-    CHECK(te_spin_may(engine, &spin, 1));
-    CHECK(te_spin_end_ns(engine, &spin, 1000) == 1000 + 20 * US);
+    CHECK(spin_ns(engine, &spin) == 20 * US);
     te_spin_learn(engine, &spin, 1000 * US);
-    CHECK(!te_spin_may(engine, &spin, 1));
+    CHECK(spin_ns(engine, &spin) == 0);
     te_spin_learn(engine, &spin, 40 * US); /* slept through: it would have paid */
-    CHECK(te_spin_may(engine, &spin, 1));
-    CHECK(te_spin_end_ns(engine, &spin, 0) == 60 * US);
+    CHECK(spin_ns(engine, &spin) == 60 * US);
     te_spin_learn(engine, &spin, 150 * US);
-    CHECK(te_spin_end_ns(engine, &spin, 0) == 160 * US); /* no longer than that */
+    CHECK(spin_ns(engine, &spin) == 160 * US); /* no longer than that */
     te_spin_learn(engine, &spin, -5);
-    CHECK(te_spin_end_ns(engine, &spin, 0) == 20 * US);
+    CHECK(spin_ns(engine, &spin) == 150 * US); /* the longest of the last ones counts */
+    for (int i = 0; i < 100; i++) {
+        te_spin_learn(engine, &spin, US);
+    }
+    CHECK(spin_ns(engine, &spin) < 21 * US);
     /* However long it went well or badly, as many waits turn it. */
     for (int i = 0; i < 1000; i++) {
         te_spin_learn(engine, &spin, 1000 * US);
     }
     for (int i = 0; i < 8; i++) {
-        CHECK(!te_spin_may(engine, &spin, 1));
+        CHECK(spin_ns(engine, &spin) == 0);
         te_spin_learn(engine, &spin, US);
     }
-    CHECK(te_spin_may(engine, &spin, 1));
+    CHECK(spin_ns(engine, &spin) > 0);
     te_engine_close(engine);
 }
 
 static void a_slow_yield_silences_every_thread_for_a_while(void) {
     te_engine *engine = open_engine(20);
     te_spin spin = {0}, other = {0};
-    int64_t now = te_now_ns() - 3 * TE_NS_PER_MS; /* as if the yield had taken that long */
-    CHECK(!te_spin_yield(engine, &now));
-    CHECK(!te_spin_may(engine, &spin, now) && !te_spin_may(engine, &other, now));
-    int64_t quiet = atomic_load(&engine->spin_quiet_until_ns) - now;
-    CHECK(quiet >= 48 * TE_NS_PER_MS && quiet < TE_NS_PER_S);
-    CHECK(te_spin_may(engine, &spin, now + quiet));
-    /* Again, soon: twice as long, up to a second. */
+    te_spinning spinning;
+    int64_t quiet = 0;
     for (int i = 0; i < 8; i++) {
-        now = te_now_ns() - 3 * TE_NS_PER_MS;
-        CHECK(!te_spin_yield(engine, &now));
-        int64_t next = atomic_load(&engine->spin_quiet_until_ns) - now;
-        CHECK(next == (2 * quiet < TE_NS_PER_S ? 2 * quiet : TE_NS_PER_S));
+        CHECK(te_spin_begin(engine, &spin, te_now_ns(), 0, 0, &spinning));
+        spinning.now_ns = te_now_ns() - 3 * TE_NS_PER_MS; /* as if the yield took that long */
+        CHECK(!te_spin_goes_on(&spinning));
+        te_spin_end(&spinning);
+        CHECK(spin_ns(engine, &spin) == 0 && spin_ns(engine, &other) == 0);
+        int64_t next = atomic_load(&engine->spin_quiet_until_ns) - spinning.now_ns;
+        if (i == 0) {
+            CHECK(next >= 48 * TE_NS_PER_MS && next < TE_NS_PER_S);
+        } else { /* again, soon: twice as long, up to a second */
+            CHECK(next == (2 * quiet < TE_NS_PER_S ? 2 * quiet : TE_NS_PER_S));
+        }
         quiet = next;
+        atomic_store(&engine->spin_quiet_until_ns, te_now_ns() - 1); /* it is over */
+        CHECK(spin_ns(engine, &spin) == 20 * US);
     }
     te_engine_close(engine);
 }
@@ -64,13 +88,88 @@ static void a_slow_yield_silences_every_thread_for_a_while(void) {
 static void nobody_spins_who_was_told_not_to(void) {
     te_engine *engine = open_engine(0);
     te_spin spin = {0};
-    CHECK(!te_spin_may(engine, &spin, 1));
+    CHECK(spin_ns(engine, &spin) == 0);
     te_engine_close(engine);
 }
 
+static void stay_on_this_core(void) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+static void one_spins_on_a_core_and_it_is_the_one_with_more_work(void) {
+    te_engine *engine = open_engine(20);
+    te_spin spin = {0};
+    te_spinning light, equal, heavy;
+    int64_t now = te_now_ns() + TE_NS_PER_MS / 2; /* nothing here is over before it was looked at */
+    CHECK(te_spin_begin(engine, &spin, now, 0, 3 * US, &light));
+    CHECK(!te_spin_begin(engine, &spin, now, 0, 3 * US, &equal));
+    CHECK(te_spinner_is_alone(&light.spinner));
+    CHECK(te_spin_begin(engine, &spin, now, 1, 60 * US, &heavy));
+    CHECK(!te_spin_goes_on(&light)); /* told at its next look, it leaves the other one in peace */
+    te_spin_end(&light);
+    CHECK(te_spinner_is_alone(&heavy.spinner));
+    CHECK(!te_spin_begin(engine, &spin, now, 0, 3 * US, &light));
+    /* What somebody left who was killed counts until its end, and no longer. */
+    CHECK(te_spin_begin(engine, &spin, heavy.end_ns, 0, 0, &light));
+    te_spin_end(&heavy); /* that is not its mark any more */
+    CHECK(te_spinner_is_alone(&light.spinner));
+    te_spin_end(&light);
+    CHECK(!te_spinner_is_alone(&light.spinner));
+    te_engine_close(engine);
+}
+
+/* Whether a spinner of another process is on the board while it lives, and after it was gone without a word. */
+static void processes_share_the_board(void) {
+    int ask[2], tell[2];
+    CHECK(pipe(ask) == 0 && pipe(tell) == 0);
+    int64_t now = te_now_ns();
+    char byte = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        te_spinner its;
+        byte = te_spinner_begin(&its, now, now + TE_NS_PER_MS / 2, 60 * US);
+        _exit(write(tell[1], &byte, 1) == 1 && read(ask[0], &byte, 1) == 1 ? 0 : 1);
+    }
+    CHECK(read(tell[0], &byte, 1) == 1 && byte == 1);
+    te_spinner mine;
+    CHECK(!te_spinner_begin(&mine, now, now + US, 3 * US));
+    CHECK(write(ask[1], &byte, 1) == 1);
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(te_spinner_begin(&mine, now + TE_NS_PER_MS / 2, now + TE_NS_PER_MS, 3 * US));
+    te_spinner_end(&mine);
+}
+
+static void a_board_is_a_file_of_ours(void) {
+    char folder[] = "/tmp/spinners-XXXXXX", path[64], target[64];
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/spinners", folder);
+    snprintf(target, sizeof target, "%s/target", folder);
+    CHECK(symlink(target, path) == 0);
+    CHECK_STATUS(te_spinners_share(path), MS_IO_ERROR);
+    CHECK_STATUS(te_spinners_share(folder), MS_IO_ERROR);
+    CHECK(unlink(path) == 0 && access(target, F_OK) != 0);
+    /* Whatever stands in it holds nobody up. */
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL);
+    for (int i = 0; i < 100000; i++) {
+        fputc(0x7f, file);
+    }
+    CHECK(fclose(file) == 0);
+    CHECK_STATUS(te_spinners_share(path), MS_OK);
+    processes_share_the_board();
+    CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+}
+
 int main(void) {
+    stay_on_this_core(); /* so that spinners meet */
     short_waits_are_spun_and_long_ones_slept();
     a_slow_yield_silences_every_thread_for_a_while();
     nobody_spins_who_was_told_not_to();
+    one_spins_on_a_core_and_it_is_the_one_with_more_work();
+    a_board_is_a_file_of_ours();
     return 0;
 }

@@ -52,6 +52,9 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **engine);
 /* Stops listeners, closes every connection, joins the threads.  Channels must have been closed. */
 void te_engine_close(te_engine *engine);
 int64_t te_now_ns(void);
+/* Lets all engines of this process tell those of others which core a thread of theirs spins on, so that there
+ * is one on each.  `path`: a file of this user, made when missing; the first that could be opened stays. */
+ms_status te_spinners_share(const char *path);
 /* The oldest line of the log (closed connections and why) into `line` of 256 bytes; false: there
  * is none.  The log keeps the last 128 lines; what was lost in between is told in a line of its
  * own. */

@@ -82,12 +82,17 @@ static ssize_t receive_once(te_connection *connection, struct iovec *parts, size
 static ssize_t receive_spinning(te_connection *connection, struct iovec *parts, size_t count,
                                 int64_t now_ns) {
     te_engine *engine = connection->engine;
-    int64_t end_ns = te_spin_end_ns(engine, &connection->spin, now_ns) + connection->spin_extra_ns;
-    ssize_t received;
-    do {
+    te_spinning spinning;
+    ssize_t received = receive_once(connection, parts, count, MSG_DONTWAIT);
+    if (received >= 0 || errno != EAGAIN ||
+        !te_spin_begin(engine, &connection->spin, now_ns, connection->spin_extra_ns, 0,
+                       &spinning)) {
+        return received;
+    }
+    while (received < 0 && errno == EAGAIN && !is_crowded(engine) && te_spin_goes_on(&spinning)) {
         received = receive_once(connection, parts, count, MSG_DONTWAIT);
-    } while (received < 0 && errno == EAGAIN && !is_crowded(engine) &&
-             te_spin_yield(engine, &now_ns) && now_ns < end_ns);
+    }
+    te_spin_end(&spinning);
     return received;
 }
 
@@ -127,7 +132,7 @@ static ms_status receive_parts(te_connection *connection, struct iovec *parts, s
     *received = 0;
     atomic_fetch_add_explicit(&engine->waiting, 1, memory_order_relaxed);
     int64_t begun_ns = spin && left > 0 ? te_now_ns() : 0;
-    bool is_spinning = spin && te_spin_may(engine, &connection->spin, begun_ns);
+    bool is_spinning = begun_ns != 0;
     while (left > 0) {
         size_t came = 0;
         status = receive_some(connection, parts, count, all, is_spinning ? begun_ns : 0, &came,
@@ -466,14 +471,16 @@ static bool is_readable(const te_connection *connection) {
 /* True: one of both is ready. */
 static bool wait_spinning(te_connection *a, te_connection *b, int64_t now_ns) {
     te_engine *engine = a->engine;
-    if (!te_spin_may(engine, &a->spin, now_ns)) {
+    te_spinning spinning;
+    if (!te_spin_begin(engine, &a->spin, now_ns, a->spin_extra_ns + b->spin_extra_ns, 0,
+                       &spinning)) {
         return false;
     }
-    int64_t end_ns = te_spin_end_ns(engine, &a->spin, now_ns) + a->spin_extra_ns + b->spin_extra_ns;
     bool is_ready;
     do {
         is_ready = is_readable(a) || is_readable(b);
-    } while (!is_ready && !is_crowded(engine) && te_spin_yield(engine, &now_ns) && now_ns < end_ns);
+    } while (!is_ready && !is_crowded(engine) && te_spin_goes_on(&spinning));
+    te_spin_end(&spinning);
     return is_ready;
 }
 

@@ -16,6 +16,7 @@
 #include "te_fault.h"
 
 #define EVENTS 64
+#define REST_NS 2000 /* a wait of which others on this core had something */
 #define CHECK_PERIOD_NS (100 * TE_NS_PER_MS)
 
 static _Thread_local te_io *this_io;
@@ -283,32 +284,46 @@ static void handle_event(te_io *io, const struct epoll_event *event) {
 static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns) {
     te_engine *engine = io->engine;
     int count = 0;
-    if (!te_spin_may(engine, &io->spin, now_ns)) {
-        return 0;
-    }
+    te_spinning spinning;
     if (atomic_fetch_add_explicit(&engine->io_spinning, 1, memory_order_relaxed) <
-        engine->spinning_max) {
-        int64_t end_ns = te_spin_end_ns(engine, &io->spin, now_ns);
+            engine->spinning_max &&
+        te_spin_begin(engine, &io->spin, now_ns, 0, io->work_ns, &spinning)) {
         do {
             count = epoll_wait(io->epoll, events, EVENTS, 0);
-        } while (count == 0 && te_spin_yield(engine, &now_ns) && now_ns < end_ns);
+        } while (count == 0 && te_spin_goes_on(&spinning));
+        te_spin_end(&spinning);
     }
     atomic_fetch_sub_explicit(&engine->io_spinning, 1, memory_order_relaxed);
     return count;
 }
 
+/* The longest of the last times between two waits. */
+static void note_work(te_io *io, int64_t now_ns) {
+    int64_t work_ns = now_ns - io->served_ns;
+    io->work_ns = work_ns > io->work_ns ? work_ns : io->work_ns - (io->work_ns - work_ns) / 16;
+}
+
 static int wait_events(te_io *io, struct epoll_event *events) {
     int timeout = timeout_ms(io);
     if (timeout == 0 || !io->is_busy) { /* there is work; or nobody has been served just now */
-        return epoll_wait(io->epoll, events, EVENTS, timeout);
+        int count = epoll_wait(io->epoll, events, EVENTS, timeout);
+        if (timeout != 0) {
+            io->served_ns = io->rested_ns = te_now_ns();
+        }
+        return count;
     }
     int64_t begun_ns = te_now_ns();
+    note_work(io, begun_ns);
     int count = wait_spinning(io, events, begun_ns);
     if (count == 0) {
         count = epoll_wait(io->epoll, events, EVENTS, timeout);
     }
+    io->served_ns = te_now_ns();
+    if (io->served_ns - begun_ns > REST_NS) {
+        io->rested_ns = io->served_ns;
+    }
     if (count > 0) {
-        te_spin_learn(io->engine, &io->spin, te_now_ns() - begun_ns);
+        te_spin_learn(io->engine, &io->spin, io->served_ns - begun_ns);
     }
     return count;
 }
@@ -338,6 +353,7 @@ static void *run_io(void *argument) {
             tick(io, now);
         }
         release_retired(io);
+        te_spin_give_way(io->engine, &io->rested_ns);
     }
     read_mail(io);
     while (io->links != NULL) {

@@ -65,7 +65,18 @@ bool te_segment_is_removed(te_segment *segment);
 void te_segments_open(te_engine *engine);
 void te_segments_close(te_engine *engine);
 
-/* ---- waiting without sleeping (spin.c) --------------------------------------------------------- */
+/* ---- waiting without sleeping (spin.c, spinners.c) ---------------------------------------------- */
+
+/* A thread that spins, on the board of its core. */
+typedef struct te_spinner {
+    _Atomic int64_t *mark;
+    int64_t end_ns;
+} te_spinner;
+
+/* False: somebody else spins on this core, whose work between its waits takes as long or longer. */
+bool te_spinner_begin(te_spinner *spinner, int64_t now_ns, int64_t end_ns, int64_t work_ns);
+bool te_spinner_is_alone(const te_spinner *spinner);
+void te_spinner_end(te_spinner *spinner);
 
 /* What one waiting thread, or all that wait on one connection in turn, have learned; zero at first. */
 typedef struct te_spin {
@@ -73,10 +84,23 @@ typedef struct te_spin {
     int32_t score;    /* grows while waits are short; below zero nobody spins */
 } te_spin;
 
-bool te_spin_may(te_engine *engine, const te_spin *spin, int64_t now_ns);
-int64_t te_spin_end_ns(const te_engine *engine, const te_spin *spin, int64_t now_ns);
-/* Offers the core to others and takes the time; false: it took so long that spinning must end. */
-bool te_spin_yield(te_engine *engine, int64_t *now_ns);
+typedef struct te_spinning {
+    te_engine *engine;
+    int64_t now_ns, end_ns;
+    te_spinner spinner;
+} te_spinning;
+
+/* Begins a spin that lasts `extra_ns` longer than what was learned.  False: this wait is to be slept.
+ * `work_ns`: how long this thread works between two waits; 0 for a caller. */
+bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64_t extra_ns,
+                   int64_t work_ns, te_spinning *spinning);
+/* Offers the core to others and takes the time; false: sleep now. */
+bool te_spin_goes_on(te_spinning *spinning);
+void te_spin_end(te_spinning *spinning);
+/* For a thread that always finds more to do: others that are ready on this core have their turn now and then.
+ * Without it a thread that wakes there (a timer beside a loop of calls) waits for the end of the time slice.
+ * *last_ns: when this one last slept or gave way. */
+void te_spin_give_way(te_engine *engine, int64_t *last_ns);
 /* A wait, spun or slept, has ended with what was waited for. */
 void te_spin_learn(const te_engine *engine, te_spin *spin, int64_t waited_ns);
 

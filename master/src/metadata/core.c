@@ -7,6 +7,7 @@
 #define TICK_RECORDS_MAX 50000u
 #define TICK_EXTRAS_MAX 20000u
 #define TICK_VISITS_MAX 4096u
+#define TRIM_AFTER_MS 1000
 #define EFFECT_BYTES_KEPT (4u << 20)
 
 void md_config_default(md_config *config) {
@@ -96,6 +97,7 @@ ms_status md_open(const md_config *config, md_core **out) {
         md_pool_open(member(core, POOLS[i].offset), POOLS[i].item_bytes);
     for (uint32_t i = 0; i < MD_SHARDS; i++)
         core->shard_rank[i] = core->soft_rank[i] = UINT64_MAX;
+    core->empty_since_ms = MD_NEVER;
     core->started_ms = MD_NEVER; /* the first call tells the time */
     bool known;
     tenant_number(core, (const uint8_t *)"default", 7, &known);
@@ -333,6 +335,33 @@ void md_timers_run(md_core *core, uint32_t limit) {
     }
 }
 
+/* ---- memory -------------------------------------------------------------------------------------------- */
+static bool is_empty(const md_core *core) {
+    for (uint32_t i = 0; i < MD_SHARDS; i++)
+        if (core->shards[i].record_count != 0)
+            return false;
+    return true;
+}
+
+/* What is kept for the next object goes, once, when there has been none for a while. */
+static void trim(md_core *core) {
+    if (!is_empty(core)) {
+        core->empty_since_ms = MD_NEVER;
+        core->is_trimmed = false;
+        return;
+    }
+    if (core->empty_since_ms == MD_NEVER)
+        core->empty_since_ms = core->now.now_ms;
+    if (core->is_trimmed || core->now.now_ms - core->empty_since_ms < TRIM_AFTER_MS)
+        return;
+    for (uint32_t i = 0; i < MD_SHARDS; i++)
+        md_shard_close(&core->shards[i]);
+    for (size_t i = 0; i < sizeof POOLS / sizeof POOLS[0]; i++)
+        md_pool_trim(member(core, POOLS[i].offset));
+    md_memory_trim();
+    core->is_trimmed = true;
+}
+
 void md_tick(md_core *core, md_now now) {
     md_set_now(core, now);
     md_timers_run(core, TICK_TIMERS_MAX);
@@ -344,4 +373,5 @@ void md_tick(md_core *core, md_now now) {
     md_changes_run(core);
     md_repair_check(core);
     md_tasks_go_on(core, TICK_VISITS_MAX);
+    trim(core);
 }

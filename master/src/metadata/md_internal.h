@@ -494,7 +494,9 @@ struct md_core {
     int64_t started_ms;
     uint64_t sequence;
     uint64_t session_sequence;
-    uint64_t tick; /* uses */
+    uint64_t tick;          /* uses */
+    int64_t empty_since_ms; /* no object is stored; MD_NEVER: some are */
+    bool is_trimmed;        /* and nothing is kept for the next one */
     md_shard shards[MD_SHARDS];
 
     const md_policy_table *policy;

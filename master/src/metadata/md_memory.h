@@ -17,6 +17,9 @@ void *md_memory_map(size_t bytes);
 void *md_memory_remap(void *memory, size_t old_bytes, size_t new_bytes);
 void md_memory_unmap(void *memory, size_t bytes);
 
+/* Gives back what waits for who wants memory next. */
+void md_memory_trim(void);
+
 /* For few and small things: realloc. */
 void *md_memory_small(void *memory, size_t bytes);
 void md_memory_small_free(void *memory);
@@ -47,6 +50,8 @@ typedef struct md_pool {
 
 void md_pool_open(md_pool *pool, size_t item_bytes);
 void md_pool_close(md_pool *pool);
+/* An empty one gives back its last chunk, too. */
+void md_pool_trim(md_pool *pool);
 bool md_pool_reserve(md_pool *pool, uint32_t items);
 /* A zeroed item's number, from 1.  There must be room: md_pool_reserve has said so. */
 uint32_t md_pool_take(md_pool *pool);

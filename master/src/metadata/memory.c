@@ -105,6 +105,14 @@ void md_memory_unmap(void *memory, size_t bytes) {
         munmap(memory, pages * PAGE_BYTES);
 }
 
+void md_memory_trim(void) {
+    pthread_mutex_lock(&kept_lock);
+    for (size_t pages = 0; pages <= KEPT_PAGES_MAX; pages++)
+        while (kept[pages].count != 0)
+            munmap(kept[pages].pieces[--kept[pages].count], pages * PAGE_BYTES);
+    pthread_mutex_unlock(&kept_lock);
+}
+
 void *md_memory_small(void *memory, size_t bytes) {
     return fails() ? NULL : realloc(memory, bytes);
 }
@@ -138,6 +146,11 @@ void md_pool_close(md_pool *pool) {
         md_memory_unmap(pool->chunks[i].items, chunk_bytes(pool));
     md_memory_unmap(pool->chunks, pool->chunk_capacity * sizeof(md_chunk));
     md_pool_open(pool, pool->item_bytes);
+}
+
+void md_pool_trim(md_pool *pool) {
+    if (pool->count == 0)
+        md_pool_close(pool);
 }
 
 static void open_chunk(md_pool *pool, uint32_t number) {

@@ -13,12 +13,36 @@
 #define REBUILD_RECORDS_MIN 64u
 #define REBUILD_ARENA_MIN 16384u
 
+/* What a shard keeps when it is empty: a store of a few hundred objects has none or one in most of its shards,
+ * and would ask the kernel for four arrays with each put. */
+#define EMPTY_BYTES_MAX 8192u
+
 void md_shard_close(md_shard *shard) {
     md_memory_unmap(shard->slots, shard->slot_count * sizeof(md_slot));
     md_memory_unmap(shard->records, shard->record_capacity * sizeof(md_record));
     md_memory_unmap(shard->extras, shard->extra_capacity * sizeof(md_extra));
     md_memory_unmap(shard->arena, shard->arena_capacity);
     *shard = (md_shard){.generation = shard->generation + 1};
+}
+
+static void empty(md_shard *shard) {
+    if (shard->slot_count * sizeof(md_slot) > EMPTY_BYTES_MAX ||
+        shard->record_capacity * sizeof(md_record) > EMPTY_BYTES_MAX ||
+        shard->extra_capacity * sizeof(md_extra) > EMPTY_BYTES_MAX ||
+        shard->arena_capacity > EMPTY_BYTES_MAX) {
+        md_shard_close(shard);
+        return;
+    }
+    /* The last removal has emptied its slot. */
+    *shard = (md_shard){.slots = shard->slots,
+                        .slot_count = shard->slot_count,
+                        .records = shard->records,
+                        .record_capacity = shard->record_capacity,
+                        .extras = shard->extras,
+                        .extra_capacity = shard->extra_capacity,
+                        .arena = shard->arena,
+                        .arena_capacity = shard->arena_capacity,
+                        .generation = shard->generation + 1};
 }
 
 static size_t aligned(size_t bytes) { return (bytes + 7) / 8 * 8; }
@@ -252,7 +276,7 @@ void md_shard_remove(md_shard *shard, uint32_t record) {
     shard->record_free = record;
     shard->record_count--;
     if (shard->record_count == 0)
-        md_shard_close(shard);
+        empty(shard);
     else if (should_rebuild(shard))
         rebuild(shard);
 }
