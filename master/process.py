@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ __all__ = ["Endpoints", "MasterProcess", "run_master"]
 _LIVE_S = 2.0  # an I/O thread that did not turn for so long is stuck
 _INSECURE_REMINDER_S = 3600.0
 _ASK_PAUSE_S = 0.1
+_INDEX_FIRST_S = 0.7  # gRPC and HTTP wait for the servers that there were, so long at most
+_INDEX_LOOK_S = 0.02
 
 Result = TypeVar("Result")
 
@@ -279,7 +282,16 @@ class MasterProcess:
 
     # ---- gRPC and HTTP ----
 
+    async def _let_index_come(self) -> None:
+        """Wait while inventories come in, which want the cores that imports would take."""
+        until_s = time.monotonic() + _INDEX_FIRST_S
+        while self._service is not None and time.monotonic() < until_s:
+            if all(member.state == "ready" for member in self._service.members()):
+                return
+            await asyncio.sleep(_INDEX_LOOK_S)
+
     async def _serve_http(self) -> None:
+        await self._let_index_come()
         # In a thread: while a library is imported the loop goes on reading the log.
         with _reported():
             await asyncio.to_thread(_import_http)
@@ -287,6 +299,7 @@ class MasterProcess:
 
     async def _serve_grpc(self, endpoints: Endpoints) -> None:
         with _reported():
+            await self._let_index_come()
             if len(self._beside) > 1:  # one after the other: imports want the whole core
                 await asyncio.wait(self._beside[:1])
             await asyncio.to_thread(_import_grpc)

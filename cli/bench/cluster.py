@@ -94,6 +94,15 @@ class Cluster:
         )
         self.servers[number].wait_ready(READY_TIMEOUT_S)
 
+    def start_both(self, number: int) -> None:
+        """Start master and server in the places of those that were killed, at the same time."""
+        self.master = ServerProcess(self._master_arguments, environment=self.environment)
+        self.servers[number] = ServerProcess(
+            self._server_arguments[number], environment=self.environment
+        )
+        self.master.wait_ready(READY_TIMEOUT_S)
+        self.servers[number].wait_ready(READY_TIMEOUT_S)
+
     def _server(self, number: int, pool_size_bytes: int, address: str) -> ServerProcess:
         flags = ["--master", self.address, "--name", f"bench-{os.getpid()}-{number}"]
         flags += ["--address", address, "--log-level", "error"]

@@ -10,7 +10,7 @@
 #include "st_internal.h"
 
 #define DIAL_TIMEOUT_MS 1000
-#define DIAL_PAUSE_MS_MIN 20
+#define DIAL_PAUSE_MS_MIN 8
 #define DIAL_PAUSE_MS_MAX 200
 #define NS_PER_MS INT64_C(1000000)
 
@@ -227,8 +227,9 @@ static int64_t keep_connected(st_server *server, int64_t next_ns, int64_t *pause
     if (next_ns != INT64_MAX && now_ns < next_ns)
         return next_ns;
     dial(server, address, *pause_ms == 0);
-    /* Growing pauses: a master that is away for a second is found at once, one that is gone costs nothing. */
-    *pause_ms = *pause_ms == 0 ? DIAL_PAUSE_MS_MIN : *pause_ms * 2;
+    /* Growing pauses, each about a fifth of the time that the master has been away: that much later than it is back
+     * it is found, and one that is gone costs nothing. */
+    *pause_ms = *pause_ms == 0 ? DIAL_PAUSE_MS_MIN : *pause_ms + *pause_ms / 4;
     if (*pause_ms > DIAL_PAUSE_MS_MAX)
         *pause_ms = DIAL_PAUSE_MS_MAX;
     return te_now_ns() + *pause_ms * NS_PER_MS;
