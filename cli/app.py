@@ -32,11 +32,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "tell where an object is, or when and why it went"),
     "rm": ("rm", "remove objects"),
     "replicate": ("replicate", "change the number of an object's replicas"),
+    "move": ("move", "move a replica of an object to another server"),
     "pin": ("pin", "protect objects from eviction, or stop to"),
     "master": ("master", "run a master"),
     "server": ("server", "run a store server"),
     "status": ("status", "show master, servers and space"),
     "top": ("top", "watch the store live"),
+    "drain": ("drain", "empty a store server before it goes"),
+    "tasks": ("tasks", "show and stop drains, repair and other tasks"),
     "forget": ("forget", "let a store server that is gone be a member no more"),
     "ready": ("ready", "exit 0 when the store can serve"),
     "bench": ("benchmark", "measure this machine and the store"),
@@ -49,11 +52,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 GROUPS = {
     "Start": ("up", "demo"),
-    "Objects": ("put", "get", "cat", "ls", "stat", "explain", "rm", "replicate", "pin"),
+    "Objects": ("put", "get", "cat", "ls", "stat", "explain", "rm", "replicate", "move", "pin"),
     "Processes": ("master", "server"),
     "Operate": (
-        "status", "top", "forget", "ready", "bench", "doctor", "config", "completion", "help",
-        "version",
+        "status", "top", "drain", "tasks", "forget", "ready", "bench", "doctor", "config",
+        "completion", "help", "version",
     ),
 }  # fmt: skip
 

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from mooncake_store.cli import task_view
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import KEY, Access, client_options
 from mooncake_store.cli.output import Output, printable
 from mooncake_store.cli.progress import Waiting
-from mooncake_store.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mooncake_store.client import Client
-
-
-def _server(store: Client, name: str | None) -> int | None:
-    if name is None:
-        return None
-    members = store.members()
-    for member in members:
-        if name in (member.name, member.node_id, str(member.server)):
-            return member.server
-    known = ", ".join(member.name for member in members) or "none"
-    raise ConfigError(f"there is no server {name!r} (known: {known})")
+from mooncake_store.cli.servers import server_number
 
 
 @click.command("replicate")
@@ -32,20 +17,35 @@ def _server(store: Client, name: str | None) -> int | None:
 @click.argument("count", type=click.IntRange(0, 16))
 @click.option("--to", "target", metavar="SERVER", help="the server that gets a new replica")
 @click.option("--from", "source", metavar="SERVER", help="the server whose replica goes first")
+@click.option("--prefix", is_flag=True, help="all objects whose key begins with KEY")
+@click.option("--wait/--no-wait", default=True, help="with --prefix: until it has ended (default)")
 @client_options
 def command(
-    output: Output, access: Access, key: str, count: int, target: str | None, source: str | None
-) -> int:
+    output: Output, access: Access, key: str, count: int, target: str | None, source: str | None,
+    prefix: bool, wait: bool,
+) -> int:  # fmt: skip
     """Make the object KEY have COUNT replicas; 0 moves one.
 
     \b
     mooncake-store replicate greeting 2
-    mooncake-store replicate greeting 0 --from node-a --to node-b
+    mooncake-store replicate chat/ 2 --prefix
     """
+    if prefix and (count == 0 or target or source):
+        raise click.UsageError("--prefix takes a COUNT above 0, and neither --to nor --from")
     with access.client() as store:
-        servers = {"target": _server(store, target), "source": _server(store, source)}
+        if prefix:
+            task = store.replicate_prefix(key, count)
+            if wait:
+                task = task_view.follow(store, output, task)
+            task = task_view.ask(store, task.id)
+            document = {"key": key, "replicas": count, "task": task_view.document(task)}
+            output.result(document, task_view.text_of(task))
+            return ExitCode.PARTIAL if task.objects_failed else ExitCode.OK
+        servers = {
+            "target": server_number(store, target), "source": server_number(store, source),
+        }  # fmt: skip
         with Waiting(output, f"replicating {printable(key)}"):
             made = store.change_replica(key, count, **servers)
-    output.result({"key": key, "replicas": made}, "")
+    output.result({"key": key, "replicas": made, "task": None}, "")
     output.note(f"{printable(key)} has {made} replica{'s' if made != 1 else ''}")
     return ExitCode.OK if made >= count else ExitCode.PARTIAL

@@ -527,6 +527,53 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
                 policy=Policy(answer.policy).name.lower(),
             )
 
+    # ---- tasks ----
+
+    async def StartTask(
+        self, request: master_pb2.StartTaskRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> master_pb2.StartTaskResponse:
+        async with failures(context):
+            answer = await self._call(
+                context,
+                request.session,
+                Method.START_TASK,
+                lambda _: frames.TaskOrder(
+                    int(request.kind),
+                    source_server=_one_up(request, "source_server"),
+                    target_server=_one_up(request, "target_server"),
+                    replica_count=request.replica_count,
+                    prefix=request.prefix.encode(),
+                ),
+            )
+            return master_pb2.StartTaskResponse(task=_task(answer.items[0]))
+
+    async def ListTasks(
+        self, request: master_pb2.ListTasksRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> master_pb2.ListTasksResponse:
+        async with failures(context):
+            failures_max = min(request.failures_max, frames.TASK_FAILURES_MAX)
+            answer = await self._call(
+                context,
+                0,
+                Method.TASKS,
+                lambda _: frames.TasksRequest(request.task, failures_max),
+            )
+            return master_pb2.ListTasksResponse(tasks=[_task(item) for item in answer.items])
+
+    async def CancelTask(
+        self, request: master_pb2.CancelTaskRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> master_pb2.CancelTaskResponse:
+        async with failures(context):
+            await self._call(
+                context,
+                request.session,
+                Method.CANCEL_TASK,
+                lambda _: frames.TasksRequest(request.task),
+            )
+            return master_pb2.CancelTaskResponse()
+
+    # ---- the cluster ----
+
     async def Members(
         self, request: master_pb2.MembersRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.MembersResponse:
@@ -713,6 +760,35 @@ def _list_item(item: frames.ListItem) -> master_pb2.ListItem:
         has_checksum=bool(item.flags & ObjectFlag.HAS_CHECKSUM),
         pinned=bool(item.pinned),
         ttl_ms=item.ttl_ms,
+    )
+
+
+def _task(item: frames.Task) -> master_pb2.Task:
+    return master_pb2.Task(
+        task=item.task,
+        kind=item.kind,  # type: ignore[arg-type]
+        state=item.state,  # type: ignore[arg-type]
+        source_server=item.source_server - 1 if item.source_server else None,
+        target_server=item.target_server - 1 if item.target_server else None,
+        replica_count=item.replica_count,
+        prefix=item.prefix.decode(errors="replace"),
+        objects_done=item.objects_done,
+        objects_total=item.objects_total,
+        bytes_done=item.bytes_done,
+        bytes_total=item.bytes_total,
+        objects_failed=item.objects_failed,
+        objects_left=item.objects_left,
+        sole_left=item.sole_left,
+        age_ms=item.age_ms,
+        ended_ms=item.ended_ms,
+        failures=[
+            master_pb2.TaskFailure(
+                key=failure.key.decode(errors="replace"),
+                size_bytes=failure.size,
+                status=failure.status,  # type: ignore[arg-type]
+            )
+            for failure in item.failures
+        ],
     )
 
 

@@ -53,8 +53,8 @@ class StoreServerConfig:
     )
     host: str = setting(
         "",
-        "replicas of an object go to distinct hosts; empty: this node's name, so that several "
-        "nodes on one machine count as several",
+        "replicas of an object go to distinct hosts while there are any; empty: this machine (its "
+        "boot id), so that its nodes count as one host",
     )
     segment_dir: str = setting(
         "",

@@ -13,6 +13,7 @@ from typing import Any
 from mooncake_store._native import ffi as _ffi
 from mooncake_store._native import lib
 from mooncake_store.errors import ClosedError, InUseError, LimitError, Status, error_from_status
+from mooncake_store.runtime import boot_id
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.transfer_engine.engine import TransferEngine
 from mooncake_store.transfer_engine.spinners import share_spinners
@@ -128,7 +129,7 @@ class StoreService:
         native.segment_dir = text(place.folder)
         native.hugetlb_dir = text(place.hugetlb_dir)
         native.name = text(place.name)
-        native.host = text(config.host or place.name)
+        native.host = text(config.host or boot_id().hex())
         native.listen_address = text(config.address)
         native.addresses = text(",".join(config.advertise) or None)
         native.unix_path = text(unix_path)

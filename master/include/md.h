@@ -239,6 +239,9 @@ size_t md_counter_count(void);
 const char *md_counter_name(size_t id);
 uint64_t md_counter(const md_core *core, size_t id);
 
+/* Replicas that were placed on a host that had one of the object already, for want of hosts. */
+uint64_t md_replicas_sharing_hosts(const md_core *core);
+
 /* Walks everything and checks the invariants (each page in one run, lists whole, counts right); 0 or the
  * line that failed.  For tests: O(objects). */
 int md_check(const md_core *core);

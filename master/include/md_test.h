@@ -51,6 +51,9 @@ int md_test_unpin(md_test *test, uint64_t session, const uint8_t *key, size_t ke
 /* fields: ms_annotate_field; flags: ms_object_flag. */
 int md_test_annotate(md_test *test, const uint8_t *key, size_t key_length, uint32_t fields,
                      uint32_t flags, uint64_t ttl_ms);
+/* Begins or undoes a drain, or has all objects replicated, and lets tasks go as far as they can at this moment. */
+int md_test_drain(md_test *test, uint32_t server, int drains);
+int md_test_replicate_all(md_test *test, uint32_t replica_count);
 int md_test_change_replica(md_test *test, const uint8_t *key, size_t key_length,
                            uint32_t replica_count);
 /* The status of the ANSWER to this waiter, which is then forgotten, and its version; PENDING: none yet. */

@@ -355,6 +355,7 @@ static void on_tick(void *context, int64_t now_ns) {
         md_tick(master->core, master->now);
         ma_batches_tick(master);
         pass_engine_log_on(master);
+        ma_tell_shared_hosts(master);
         ma_tombstones_settle(master);
     }
     if (master->is_warm)

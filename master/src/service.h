@@ -291,6 +291,8 @@ struct ma_master {
 
     _Atomic int64_t lease_deadline_ns; /* CLOCK_BOOTTIME; 0: none */
     int64_t ticked_ms, clock_read_ms;
+    uint64_t hosts_shared;     /* as last logged ... */
+    int64_t hosts_told_ms;     /* ... then */
     _Atomic int64_t turned_ms; /* read without the lock: it must tell when the lock is stuck */
     ma_counts counts;
     ma_op_stat ops[MA_OPS];
@@ -352,6 +354,8 @@ void ma_call_close_session(ma_call *call);
 void ma_call_start_task(ma_call *call);
 void ma_call_tasks(ma_call *call);
 void ma_call_cancel_task(ma_call *call);
+/* Replicas that went to a host which has one already, for want of hosts: logged, now and then. */
+void ma_tell_shared_hosts(ma_master *master);
 /* What the coordinator said of drains. */
 void ma_drains_take(ma_master *master);
 

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#define SHARED_HOSTS_PAUSE_MS 600000
+
 /* The drain is on its way to the coordinator; the batch is answered when it is there. */
 static ms_status ask_coordinator(ma_master *master, uint32_t server, uint64_t task,
                                  uint64_t waiter) {
@@ -107,6 +109,19 @@ void ma_call_cancel_task(ma_call *call) {
     ma_batch_set(batch, 0,
                  ask_coordinator(master, task.source_server - 1, 0, ma_batch_waiter(batch, 0)));
     ma_batch_settle(call, batch);
+}
+
+void ma_tell_shared_hosts(ma_master *master) {
+    uint64_t count = md_replicas_sharing_hosts(master->core);
+    int64_t now_ms = master->now.now_ms;
+    if (count <= master->hosts_shared ||
+        (master->hosts_told_ms != 0 && now_ms - master->hosts_told_ms < SHARED_HOSTS_PAUSE_MS))
+        return;
+    ma_log(master, MA_LOG_TASK, MA_INFO,
+           "replicas_share_host count=%llu reason=\"fewer hosts with room than replicas\"",
+           (unsigned long long)(count - master->hosts_shared));
+    master->hosts_shared = count;
+    master->hosts_told_ms = now_ms;
 }
 
 /* ---- what the coordinator says ----------------------------------------------------------------------- */

@@ -27,6 +27,23 @@ class FateKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FATE_KIND_PUT_NO_SPACE: _ClassVar[FateKind]
     FATE_KIND_PUT_NODE_RESTARTED: _ClassVar[FateKind]
 
+class TaskKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_KIND_UNSPECIFIED: _ClassVar[TaskKind]
+    TASK_KIND_DRAIN: _ClassVar[TaskKind]
+    TASK_KIND_REPAIR: _ClassVar[TaskKind]
+    TASK_KIND_REPLICATE: _ClassVar[TaskKind]
+    TASK_KIND_MOVE: _ClassVar[TaskKind]
+
+class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
+    TASK_STATE_WAITING: _ClassVar[TaskState]
+    TASK_STATE_RUNNING: _ClassVar[TaskState]
+    TASK_STATE_BLOCKED: _ClassVar[TaskState]
+    TASK_STATE_DONE: _ClassVar[TaskState]
+    TASK_STATE_CANCELLED: _ClassVar[TaskState]
+
 class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MEMBER_STATE_JOINING: _ClassVar[MemberState]
@@ -63,6 +80,17 @@ FATE_KIND_PUT_DEADLINE: FateKind
 FATE_KIND_PUT_REVOKED: FateKind
 FATE_KIND_PUT_NO_SPACE: FateKind
 FATE_KIND_PUT_NODE_RESTARTED: FateKind
+TASK_KIND_UNSPECIFIED: TaskKind
+TASK_KIND_DRAIN: TaskKind
+TASK_KIND_REPAIR: TaskKind
+TASK_KIND_REPLICATE: TaskKind
+TASK_KIND_MOVE: TaskKind
+TASK_STATE_UNSPECIFIED: TaskState
+TASK_STATE_WAITING: TaskState
+TASK_STATE_RUNNING: TaskState
+TASK_STATE_BLOCKED: TaskState
+TASK_STATE_DONE: TaskState
+TASK_STATE_CANCELLED: TaskState
 MEMBER_STATE_JOINING: MemberState
 MEMBER_STATE_READY: MemberState
 MEMBER_STATE_DRAINING: MemberState
@@ -511,6 +539,102 @@ class ExplainResponse(_message.Message):
     child_count: int
     policy: str
     def __init__(self, stat: _Optional[_Union[StatResponse, _Mapping]] = ..., open_put: _Optional[_Union[OpenPut, _Mapping]] = ..., fates: _Optional[_Iterable[_Union[Fate, _Mapping]]] = ..., leading_ms: _Optional[int] = ..., history_ms: _Optional[int] = ..., child_count: _Optional[int] = ..., policy: _Optional[str] = ...) -> None: ...
+
+class TaskFailure(_message.Message):
+    __slots__ = ("key", "size_bytes", "status")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    size_bytes: int
+    status: _types_pb2.Status
+    def __init__(self, key: _Optional[str] = ..., size_bytes: _Optional[int] = ..., status: _Optional[_Union[_types_pb2.Status, str]] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("task", "kind", "state", "source_server", "target_server", "replica_count", "prefix", "objects_done", "objects_total", "bytes_done", "bytes_total", "objects_failed", "objects_left", "sole_left", "age_ms", "ended_ms", "failures")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SERVER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_SERVER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_DONE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DONE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    SOLE_LEFT_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    kind: TaskKind
+    state: TaskState
+    source_server: int
+    target_server: int
+    replica_count: int
+    prefix: str
+    objects_done: int
+    objects_total: int
+    bytes_done: int
+    bytes_total: int
+    objects_failed: int
+    objects_left: int
+    sole_left: int
+    age_ms: int
+    ended_ms: int
+    failures: _containers.RepeatedCompositeFieldContainer[TaskFailure]
+    def __init__(self, task: _Optional[int] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., state: _Optional[_Union[TaskState, str]] = ..., source_server: _Optional[int] = ..., target_server: _Optional[int] = ..., replica_count: _Optional[int] = ..., prefix: _Optional[str] = ..., objects_done: _Optional[int] = ..., objects_total: _Optional[int] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ..., objects_failed: _Optional[int] = ..., objects_left: _Optional[int] = ..., sole_left: _Optional[int] = ..., age_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[TaskFailure, _Mapping]]] = ...) -> None: ...
+
+class StartTaskRequest(_message.Message):
+    __slots__ = ("session", "kind", "source_server", "target_server", "replica_count", "prefix")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SERVER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_SERVER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    kind: TaskKind
+    source_server: int
+    target_server: int
+    replica_count: int
+    prefix: str
+    def __init__(self, session: _Optional[int] = ..., kind: _Optional[_Union[TaskKind, str]] = ..., source_server: _Optional[int] = ..., target_server: _Optional[int] = ..., replica_count: _Optional[int] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class StartTaskResponse(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: Task
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ...) -> None: ...
+
+class ListTasksRequest(_message.Message):
+    __slots__ = ("task", "failures_max")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_MAX_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    failures_max: int
+    def __init__(self, task: _Optional[int] = ..., failures_max: _Optional[int] = ...) -> None: ...
+
+class ListTasksResponse(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ...) -> None: ...
+
+class CancelTaskRequest(_message.Message):
+    __slots__ = ("session", "task")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    task: int
+    def __init__(self, session: _Optional[int] = ..., task: _Optional[int] = ...) -> None: ...
+
+class CancelTaskResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class MembersRequest(_message.Message):
     __slots__ = ()

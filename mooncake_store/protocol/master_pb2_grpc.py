@@ -129,6 +129,21 @@ class MasterStub(object):
                 request_serializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.StartTask = channel.unary_unary(
+                '/mooncake_store.v1.Master/StartTask',
+                request_serializer=mooncake__store_dot_protocol_dot_master__pb2.StartTaskRequest.SerializeToString,
+                response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.StartTaskResponse.FromString,
+                _registered_method=True)
+        self.ListTasks = channel.unary_unary(
+                '/mooncake_store.v1.Master/ListTasks',
+                request_serializer=mooncake__store_dot_protocol_dot_master__pb2.ListTasksRequest.SerializeToString,
+                response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ListTasksResponse.FromString,
+                _registered_method=True)
+        self.CancelTask = channel.unary_unary(
+                '/mooncake_store.v1.Master/CancelTask',
+                request_serializer=mooncake__store_dot_protocol_dot_master__pb2.CancelTaskRequest.SerializeToString,
+                response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.CancelTaskResponse.FromString,
+                _registered_method=True)
         self.Members = channel.unary_unary(
                 '/mooncake_store.v1.Master/Members',
                 request_serializer=mooncake__store_dot_protocol_dot_master__pb2.MembersRequest.SerializeToString,
@@ -282,6 +297,27 @@ class MasterServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartTask(self, request, context):
+        """Begins a task on many objects: drain, repair, replicate, move. A drain is answered when it is kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTasks(self, request, context):
+        """Gives the tasks that the master knows, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelTask(self, request, context):
+        """Stops a task; copies under way are finished. A drain, also one that is done, is undone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Members(self, request, context):
         """Names the store servers.
         """
@@ -401,6 +437,21 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainRequest.FromString,
                     response_serializer=mooncake__store_dot_protocol_dot_master__pb2.ExplainResponse.SerializeToString,
+            ),
+            'StartTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartTask,
+                    request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.StartTaskRequest.FromString,
+                    response_serializer=mooncake__store_dot_protocol_dot_master__pb2.StartTaskResponse.SerializeToString,
+            ),
+            'ListTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTasks,
+                    request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ListTasksRequest.FromString,
+                    response_serializer=mooncake__store_dot_protocol_dot_master__pb2.ListTasksResponse.SerializeToString,
+            ),
+            'CancelTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelTask,
+                    request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.CancelTaskRequest.FromString,
+                    response_serializer=mooncake__store_dot_protocol_dot_master__pb2.CancelTaskResponse.SerializeToString,
             ),
             'Members': grpc.unary_unary_rpc_method_handler(
                     servicer.Members,
@@ -931,6 +982,87 @@ class Master(object):
             '/mooncake_store.v1.Master/Explain',
             mooncake__store_dot_protocol_dot_master__pb2.ExplainRequest.SerializeToString,
             mooncake__store_dot_protocol_dot_master__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mooncake_store.v1.Master/StartTask',
+            mooncake__store_dot_protocol_dot_master__pb2.StartTaskRequest.SerializeToString,
+            mooncake__store_dot_protocol_dot_master__pb2.StartTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mooncake_store.v1.Master/ListTasks',
+            mooncake__store_dot_protocol_dot_master__pb2.ListTasksRequest.SerializeToString,
+            mooncake__store_dot_protocol_dot_master__pb2.ListTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mooncake_store.v1.Master/CancelTask',
+            mooncake__store_dot_protocol_dot_master__pb2.CancelTaskRequest.SerializeToString,
+            mooncake__store_dot_protocol_dot_master__pb2.CancelTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -255,6 +255,10 @@ bool md_place_on(md_core *core, uint64_t pages, uint32_t server, ms_extent *exte
     return false;
 }
 
+uint64_t md_replicas_sharing_hosts(const md_core *core) {
+    return MD_COUNT(core, replicas_share_host);
+}
+
 /* Straight after md_place: the runs were just cut, so there is memory to give them back. */
 void md_place_undo(md_core *core, uint32_t count, const md_replica *replicas) {
     const ms_extent *extents = core->scratch;

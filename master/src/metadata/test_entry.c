@@ -84,6 +84,7 @@ md_test *md_test_open(int policy, uint32_t session_timeout_ms, uint32_t soft_pin
     test->config.soft_pin_ms = soft_pin_ms;
     test->config.evict_above_permille = test->config.evict_below_permille = 1000;
     test->config.events_max = 256;
+    test->config.copy_bytes_per_s = 0;
     test->now = (md_now){.now_ms = 1000000, .wall_ms = 1700000000000};
     if (md_open(&test->config, &test->core) != MS_OK) {
         free(test);
@@ -286,6 +287,31 @@ int md_test_change_replica(md_test *test, const uint8_t *key, size_t key_length,
     drain(test);
     uint64_t version;
     return status == MS_PENDING ? md_test_answer(test, waiter, &version) : (int)status;
+}
+
+static void tasks_go_on(md_test *test) {
+    for (uint32_t i = 0; i < 64; i++) {
+        md_tasks_step(test->core, test->now);
+        drain(test);
+    }
+}
+
+int md_test_drain(md_test *test, uint32_t server, int drains) {
+    uint64_t task = 0;
+    ms_status status = drains ? md_server_drain(test->core, test->now, server, &task)
+                              : md_server_undrain(test->core, test->now, server);
+    drain(test);
+    tasks_go_on(test);
+    return (int)status;
+}
+
+int md_test_replicate_all(md_test *test, uint32_t replica_count) {
+    ms_task_order order = {.kind = MS_TASK_REPLICATE, .replica_count = replica_count};
+    uint64_t task;
+    ms_status status = md_task_start(test->core, test->now, 0, &order, NULL, &task);
+    drain(test);
+    tasks_go_on(test);
+    return (int)status;
 }
 
 int md_test_answer(md_test *test, uint64_t waiter, uint64_t *version) {

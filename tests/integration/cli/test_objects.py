@@ -163,7 +163,7 @@ def test_replicas_are_made_and_missing_ones_are_told(
     assert (three.code, three.json("put")["replicas"]) == (6, 2)
     assert "2 of 3 replicas" in three.err
     fewer = mooncake("replicate", key, "1", "--json")
-    assert (fewer.code, fewer.json("replicate")) == (0, {"key": key, "replicas": 1})
+    assert (fewer.code, fewer.json("replicate")) == (0, {"key": key, "replicas": 1, "task": None})
     (replica,) = mooncake("stat", key, "--json").json("stat")["replicas"]
     more = mooncake("replicate", key, "2")
     assert more.code == 0, more.err

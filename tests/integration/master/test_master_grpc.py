@@ -272,3 +272,42 @@ def test_the_health_service_speaks_the_standard_protocol(channel: grpc.Channel) 
     watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=TIMEOUT_S)
     assert next(iter(watch)) == b"\x08\x01"
     watch.cancel()
+
+
+def test_tasks_are_begun_listed_and_cancelled(stub: Any, session: int, server: Any) -> None:
+    put(stub, session, 1, "k")
+    request = master_pb2.StartTaskRequest(
+        session=session, kind=master_pb2.TASK_KIND_DRAIN, source_server=0
+    )
+    begun = stub.StartTask(request, timeout=TIMEOUT_S).task
+    assert begun.kind == master_pb2.TASK_KIND_DRAIN and begun.source_server == 0
+    assert stub.StartTask(request, timeout=TIMEOUT_S).task.task == begun.task
+    asked = master_pb2.ListTasksRequest(task=begun.task, failures_max=5)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while (task := stub.ListTasks(asked, timeout=TIMEOUT_S).tasks[0]).state != (
+        master_pb2.TASK_STATE_BLOCKED
+    ):
+        assert time.monotonic() < deadline_s, task
+        time.sleep(0.02)
+    assert [(each.key, each.status) for each in task.failures] == [
+        ("k", types_pb2.STATUS_UNAVAILABLE)
+    ]
+    member = stub.Members(master_pb2.MembersRequest(), timeout=TIMEOUT_S).members[0]
+    assert member.state == master_pb2.MEMBER_STATE_DRAINING
+    cancel = master_pb2.CancelTaskRequest(session=session, task=begun.task)
+    stub.CancelTask(cancel, timeout=TIMEOUT_S)
+    tasks = stub.ListTasks(master_pb2.ListTasksRequest(), timeout=TIMEOUT_S).tasks
+    assert [task.state for task in tasks] == [master_pb2.TASK_STATE_CANCELLED]
+    for wrong in (
+        master_pb2.StartTaskRequest(session=session),
+        master_pb2.StartTaskRequest(session=session, kind=master_pb2.TASK_KIND_REPLICATE),
+        master_pb2.StartTaskRequest(session=session, kind=master_pb2.TASK_KIND_MOVE),
+        master_pb2.StartTaskRequest(
+            session=session, kind=master_pb2.TASK_KIND_DRAIN, source_server=9
+        ),
+    ):
+        with pytest.raises(grpc.RpcError):
+            stub.StartTask(wrong, timeout=TIMEOUT_S)
+    with pytest.raises(grpc.RpcError) as failure:
+        stub.ListTasks(master_pb2.ListTasksRequest(task=99), timeout=TIMEOUT_S)
+    assert failure.value.code() == grpc.StatusCode.NOT_FOUND

@@ -469,6 +469,7 @@ class AnySizeMachine(RuleBasedStateMachine):
         self.open: dict[bytes, tuple[int, int]] = {}
         self.sequence = 1
         self.holds = False
+        self.draining: set[int] = set()
 
     def teardown(self) -> None:
         self.core.close()
@@ -498,9 +499,9 @@ class AnySizeMachine(RuleBasedStateMachine):
             lib.md_test_session_end(self.core.test, self.core.session)
             self.core.session = lib.md_test_session(self.core.test)
         else:
-            assert status == NO_SPACE
-            # Something is pinned or being written, or not yet free.
-            assert self.hard or self.pinned or self.open or self.holds
+            assert status == (lib.MS_UNAVAILABLE if len(self.draining) == 3 else NO_SPACE)
+            # Something is pinned or being written, or not yet free, or at a server that drains.
+            assert self.hard or self.pinned or self.open or self.holds or self.draining
 
     @rule(key=keys, mask=st.integers(1, 15))
     def put_end(self, key: bytes, mask: int) -> None:
@@ -562,6 +563,25 @@ class AnySizeMachine(RuleBasedStateMachine):
             self.there[key] = (found[0], found[1])
             if status == OK and count:
                 assert 1 <= found[2] <= count
+
+    @rule(server=st.integers(0, 2), drains=st.booleans())
+    def drain(self, server: int, drains: bool) -> None:
+        assert lib.md_test_drain(self.core.test, server, int(drains)) == OK
+        (self.draining.add if drains else self.draining.discard)(server)
+        self.look_again()
+
+    @rule(count=st.integers(1, 3))
+    def replicate_all(self, count: int) -> None:
+        assert lib.md_test_replicate_all(self.core.test, count) in (OK, lib.MS_LIMIT)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Objects that were copied have other versions."""
+        for key in self.there:
+            found = self.core.lookup(key)
+            if found is not None:
+                assert found[0] == self.there[key][0]
+                self.there[key] = (found[0], found[1])
 
     @rule(hold=st.booleans())
     def hold_frees(self, hold: bool) -> None:
