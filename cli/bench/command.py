@@ -227,6 +227,63 @@ def restart(is_json: bool, is_quick: bool, rounds: int, keys: int) -> None:
 
 @bench.command()
 @_shown
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="Faults of each kind.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(
+        [f"{what}-{how}" for what in ("leader", "holder", "master") for how in ("killed", "frozen")]
+        + ["clients-killed", "rolling-restart"]
+    ),
+    metavar="KIND",
+    help="leader-, holder- or master- with killed or frozen, clients-killed, rolling-restart.",
+)
+def failover(is_json: bool, is_quick: bool, rounds: int, only: tuple[str, ...]) -> None:
+    """Kill and freeze masters, servers and clients: what users notice.
+
+    Some kinds need an `etcd` on the path.
+    """
+    from mooncake_store.cli.bench.failures import run as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, only=only, is_quick=is_quick, watch=progress)
+
+    _show("failover", measure, is_json=is_json, is_quick=is_quick, rounds=rounds, only=list(only))
+
+
+@bench.command()
+@_shown
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.1, 10_000),
+    default=30.0,
+    show_default=True,
+    help="How long.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(1, 100_000), default=200.0, show_default=True,
+    help="Calls a second.",
+)  # fmt: skip
+def soak(is_json: bool, is_quick: bool, minutes: float, rate: float) -> None:
+    """Mixed load for long: memory, descriptors and threads must not grow."""
+    from mooncake_store.cli.bench import soak as benchmark
+
+    length = 0.5 if is_quick else minutes
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(minutes=length, rate=rate, watch=progress)
+
+    _show("soak", measure, is_json=is_json, is_quick=is_quick, minutes=length, rate=rate)
+
+
+@bench.command()
+@_shown
 @click.option("--trace", "path", type=click.Path(path_type=Path), help="JSON lines, plain or xz.")
 @click.option("--requests", type=click.IntRange(1), default=300, show_default=True)
 @click.option("--block-bytes", default="64KiB", show_default=True, help="Of a block of the trace.")

@@ -113,8 +113,8 @@ static inline bool cl_node_is_mapped(cl_node *node, uint32_t segment) {
 }
 /* Another node that works and could take a put instead of `node`. */
 bool cl_node_has_other(cl_client *client, const cl_node *node);
-/* One that works, another one each time, as number + 1; 0: none is known. */
-uint32_t cl_node_any(cl_client *client);
+/* Two of those that do not answer, as number + 1; 0: there is no such. */
+void cl_nodes_troubled(cl_client *client, uint16_t servers[2]);
 void cl_nodes_set_session(cl_client *client);
 /* Another cluster's numbers mean nothing here. */
 void cl_nodes_retire(cl_client *client);
@@ -123,13 +123,13 @@ void cl_nodes_destroy(cl_client *client);
 /* ---- who does not answer ------------------------------------------------------------------------------ */
 #define CL_STATE_MASK 3u                 /* cl_breaker_state */
 #define CL_HAS_STRIKES 4u                /* it has answered probes, and failed calls after that */
-#define CL_HEDGE_NS INT64_C(80000000)    /* where another node would do, one gets so long ... */
-#define CL_HEDGE_NS_PER_BYTE INT64_C(10) /* ... and the time for its bytes at 100 MB/s */
+#define CL_HEDGE_NS INT64_C(70000000)    /* where another node would do, one gets so long ... */
+#define CL_HEDGE_NS_PER_BYTE INT64_C(20) /* ... and the time for its bytes at 50 MB/s */
 
 typedef struct cl_health {
     pthread_mutex_t lock;
     pthread_cond_t wake;    /* of the thread that asks again */
-    pthread_cond_t changed; /* the master's breaker: for callers that wait */
+    pthread_cond_t changed; /* a breaker's state: for callers that wait */
     pthread_t prober;
     bool runs, is_woken, is_stopping;
     cl_breaker master;
@@ -147,8 +147,10 @@ void cl_master_failed(cl_client *client, int64_t began_ns);
 void cl_master_worked(cl_client *client);
 /* It is elsewhere. */
 void cl_master_moved(cl_client *client);
-/* UNAVAILABLE while nobody waits for the master: the call ends at once. */
-ms_status cl_master_check(cl_client *client, const char *stage, cl_failure *failure);
+/* Before a call.  UNAVAILABLE while nobody waits for the master: the call ends at once.  A suspected one is waited for,
+ * until the deadline: a call that goes to a frozen one would learn nothing. */
+ms_status cl_master_check(cl_client *client, const char *stage, int64_t deadline_ns,
+                          cl_failure *failure);
 /* Waits until the master answers again.  False: not until the deadline, or nobody waits for it any more. */
 bool cl_master_wait(cl_client *client, bool even_if_open, int64_t deadline_ns);
 
@@ -159,6 +161,8 @@ static inline cl_breaker_state cl_node_state(cl_node *node) {
     return (cl_breaker_state)(atomic_load_explicit(&node->trouble, memory_order_relaxed) &
                               CL_STATE_MASK);
 }
+/* A call that has nobody else to ask waits until a probe has told what the node is; whether it is there. */
+bool cl_node_settle(cl_client *client, cl_node *node, int64_t deadline_ns);
 static inline int64_t cl_hedge_ns(uint64_t bytes, int64_t deadline_ns) {
     int64_t limit_ns = te_now_ns() + CL_HEDGE_NS + (int64_t)bytes * CL_HEDGE_NS_PER_BYTE;
     return limit_ns < deadline_ns ? limit_ns : deadline_ns;
@@ -228,7 +232,6 @@ struct cl_client {
     uint64_t numbers_open[256]; /* open numbered requests; 0 = free */
 
     cl_health health;
-    atomic_uint node_next; /* see cl_node_any */
 
     pthread_mutex_t members_lock;
     atomic_uint members_serial; /* as told by the master */
@@ -333,6 +336,10 @@ static inline uint32_t cl_left_ms(int64_t deadline_ns) {
 static inline bool cl_is_transport(ms_status status) {
     return status == MS_UNAVAILABLE || status == MS_TIMEOUT || status == MS_CLOSED ||
            status == MS_IO_ERROR;
+}
+/* Whether nobody leads there, or nobody is there at all. */
+static inline bool cl_is_leaderless(ms_status status) {
+    return cl_is_transport(status) || status == MS_NOT_LEADER;
 }
 
 #endif

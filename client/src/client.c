@@ -199,7 +199,7 @@ static ms_status first_session(cl_client *client, bool may_wait, int64_t deadlin
     for (;;) {
         int64_t began_ns = te_now_ns();
         ms_status status = cl_session_open(client, 0, deadline_ns, failure);
-        if (!cl_is_transport(status) || !may_wait || te_now_ns() >= deadline_ns)
+        if (!cl_is_leaderless(status) || !may_wait || te_now_ns() >= deadline_ns)
             return status;
         cl_master_failed(client, began_ns);
         if (!cl_master_wait(client, true, deadline_ns))
@@ -311,7 +311,7 @@ void cl_close(uint64_t handle, int64_t timeout_ns) {
     cl_health_stop(client);
     cl_views_settle(client, true);
     te_reply reply = {0};
-    if (cl_master_check(client, "close", NULL) == MS_OK)
+    if (cl_master_check(client, "close", te_now_ns() + timeout_ns, NULL) == MS_OK)
         te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, te_now_ns() + timeout_ns);
     cl_let_go(client);
 }

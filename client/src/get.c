@@ -5,9 +5,8 @@
  * differs means the location was stale: it is forgotten and looked up once more; after that it is a miss
  * (check_always).  A replica that fails is not tried again in this call.
  *
- * Nobody is waited for while there is something else to do: with another replica left, or other nodes to read
- * from, a node has the hedge's time.  What was left behind for that is asked again at the end, with all the time that
- * there is, unless a probe says that the node does not answer at all.
+ * A node has the hedge's time first; then other replicas and other nodes have their turn.  What was left behind for
+ * that is asked again at the end, with all the time that there is, if a probe says that the node answers at all.
  */
 #include "cl_internal.h"
 #include "ms_planted.h"
@@ -182,7 +181,7 @@ static void stale(cl_client *client, cl_item *item, read_state *state) {
 /* Every holder has failed.  True: one more look-up may know a new one; the location is kept for others, and for
  * when they are back. */
 static bool ask_anew(cl_client *client, read_state *state) {
-    if (state->lookups != 0 || cl_master_check(client, "", NULL) != MS_OK)
+    if (state->lookups != 0 || cl_master_check(client, "", 0, NULL) != MS_OK)
         return false;
     cl_location_release(state->location);
     state->location = NULL;
@@ -331,11 +330,22 @@ static void read_node(cl_client *client, cl_node *node, bool is_hurried, cl_item
         free(results);
 }
 
-/* The memory of the chosen replica; NULL: it has to be asked for its bytes. */
-static const te_mapping *map_of(cl_client *client, read_state *state, int64_t deadline_ns) {
-    bool is_hurried = has_other_replica(state) || state->hurried != 0;
-    return cl_node_map(client, state->node, state->location->replicas[state->replica].segment,
-                       limit_of(state->node, is_hurried, 0, deadline_ns));
+/* Chooses a replica and maps its memory, if it is on this host; *mapping NULL: it has to be asked for its bytes.
+ * False: no replica is left. */
+static bool choose_and_map(cl_client *client, read_state *state, const te_mapping **mapping,
+                           int64_t deadline_ns) {
+    for (;;) {
+        if (!choose_replica(client, state, deadline_ns))
+            return false;
+        bool was_there = cl_node_state(state->node) == CL_BREAKER_CLOSED;
+        *mapping =
+            cl_node_map(client, state->node, state->location->replicas[state->replica].segment,
+                        cl_hedge_ns(0, deadline_ns));
+        bool has_failed = was_there && cl_node_state(state->node) != CL_BREAKER_CLOSED;
+        if (*mapping != NULL || !has_failed || state->is_patient)
+            return true;
+        state->hurried |= 1u << state->replica; /* its socket was silent: others first */
+    }
 }
 
 /* One item with a location: copy when it is on this host; else its node is left in the state. */
@@ -346,17 +356,17 @@ static void read_or_choose(cl_client *client, cl_item *item, read_state *state, 
         item->status = MS_BUFFER_TOO_SMALL;
         return;
     }
-    if (!choose_replica(client, state, deadline_ns)) {
+    const te_mapping *mapping;
+    if (!choose_and_map(client, state, &mapping, deadline_ns)) {
         if (ask_anew(client, state))
             return;
         item->status = MS_UNAVAILABLE;
         cl_fail(failure, MS_UNAVAILABLE, "read", "", "no holder of the object can be reached now");
         return;
     }
-    const cl_replica *replica = &state->location->replicas[state->replica];
-    const te_mapping *mapping = map_of(client, state, deadline_ns);
     if (mapping == NULL)
         return;
+    const cl_replica *replica = &state->location->replicas[state->replica];
     ms_status status = read_mapped(client, mapping, state->location, replica, item);
     state->node = NULL;
     if (status != MS_OK) {
@@ -416,25 +426,22 @@ static ms_status look_up(cl_client *client, cl_item *items, read_state *states, 
     return status;
 }
 
-/* Reads whatever has a location.  `is_more`: something else is to be done after that. */
+/* Reads whatever has a location. */
 static void read_located(cl_client *client, cl_item *items, read_state *states, size_t count,
-                         bool is_more, int64_t deadline_ns, cl_failure *failure) {
-    const cl_node *only = NULL;
+                         int64_t deadline_ns, cl_failure *failure) {
+    bool any = false;
     for (size_t i = 0; i < count; i++) {
         if (items[i].status != MS_PENDING || states[i].location == NULL)
             continue;
         read_or_choose(client, &items[i], &states[i], deadline_ns, failure);
-        if (items[i].status != MS_PENDING || states[i].node == NULL)
-            continue;
-        is_more = is_more || (only != NULL && only != states[i].node);
-        only = states[i].node;
+        any = any || (items[i].status == MS_PENDING && states[i].node != NULL);
     }
-    if (only == NULL)
+    if (!any)
         return;
     for (size_t i = 0; i < count; i++)
         if (states[i].node != NULL)
             states[i].is_hurried =
-                !states[i].is_patient && (is_more || has_other_replica(&states[i]));
+                !states[i].is_patient && cl_node_state(states[i].node) != CL_BREAKER_OPEN;
     for (size_t i = 0; i < count; i++)
         if (states[i].node != NULL && states[i].is_hurried)
             read_node(client, states[i].node, true, items, states, count, deadline_ns, failure);
@@ -442,9 +449,11 @@ static void read_located(cl_client *client, cl_item *items, read_state *states, 
     for (int state = CL_BREAKER_CLOSED; state <= CL_BREAKER_OPEN; state++)
         for (size_t i = 0; i < count; i++)
             if (states[i].node != NULL &&
-                (state == CL_BREAKER_OPEN || (int)cl_node_state(states[i].node) <= state))
+                (state == CL_BREAKER_OPEN || (int)cl_node_state(states[i].node) <= state)) {
+                cl_node_settle(client, states[i].node, deadline_ns);
                 read_node(client, states[i].node, false, items, states, count, deadline_ns,
                           failure);
+            }
 }
 
 /* Items that wait: with a location, or (false) without one. */
@@ -495,7 +504,7 @@ ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadli
         size_t missing = count_waiting(items, states, count, false);
         /* What is known does not wait for the master. */
         if (missing < pending)
-            read_located(client, items, states, count, missing != 0, deadline_ns, failure);
+            read_located(client, items, states, count, deadline_ns, failure);
         if (count_waiting(items, states, count, false) != 0)
             asked = look_up(client, items, states, count, deadline_ns, failure);
         pending =
@@ -538,7 +547,9 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
             break;
         }
         const cl_replica *replica = &state.location->replicas[state.replica];
-        const te_mapping *mapping = map_of(client, &state, deadline_ns);
+        const te_mapping *mapping =
+            cl_node_map(client, state.node, replica->segment,
+                        limit_of(state.node, has_other_replica(&state), 0, deadline_ns));
         if (mapping == NULL || replica->extent_count != 1 ||
             !inside(mapping, state.location, replica)) {
             state.node = NULL;

@@ -15,9 +15,9 @@
 /* A new leader may take 3 s to be found; no caller waits longer than that for one. */
 static const cl_breaker_rules master_rules = {
     .patience_ns = INT64_C(3000000000), .pause_first_ns = 20000000, .pause_max_ns = 250000000};
-/* Another replica is as good: the first probe that fails is enough. */
+/* While it is suspected others are asked, and who has nobody else waits for the verdict. */
 static const cl_breaker_rules node_rules = {
-    .patience_ns = 0, .pause_first_ns = 50000000, .pause_max_ns = 2000000000};
+    .patience_ns = INT64_C(1000000000), .pause_first_ns = 50000000, .pause_max_ns = 2000000000};
 
 /* Of nodes that are replaced by a newer life nobody asks any more. */
 static void count_node(cl_health *health, const cl_node *node, int change) {
@@ -42,12 +42,18 @@ static void probe_master(cl_client *client) {
     pthread_mutex_unlock(&health->lock);
     ms_status status = cl_session_probe(client, te_now_ns() + MASTER_PROBE_TIMEOUT_NS);
     pthread_mutex_lock(&health->lock);
-    bool is_change = cl_is_transport(status)
+    bool is_change = cl_is_leaderless(status)
                          ? cl_breaker_probe_failed(&health->master, &master_rules, te_now_ns())
                          : cl_breaker_probe_worked(&health->master);
     publish(&health->master_trouble, &health->master);
-    if (is_change)
-        pthread_cond_broadcast(&health->changed);
+    if (!is_change)
+        return;
+    pthread_cond_broadcast(&health->changed);
+    if (health->master.state == CL_BREAKER_OPEN) { /* who waits for an answer has waited for long */
+        pthread_mutex_unlock(&health->lock);
+        te_channel_break_off(client->master);
+        pthread_mutex_lock(&health->lock);
+    }
 }
 
 static void probe_node(cl_client *client, cl_node *node) {
@@ -58,11 +64,14 @@ static void probe_node(cl_client *client, cl_node *node) {
     ms_status status =
         te_call(node->reading, MS_PING, 0, NULL, 0, &reply, te_now_ns() + NODE_PROBE_TIMEOUT_NS);
     pthread_mutex_lock(&health->lock);
-    if (cl_is_transport(status))
-        cl_breaker_probe_failed(&node->breaker, &node_rules, te_now_ns());
-    else if (cl_breaker_probe_worked(&node->breaker))
+    bool is_change = cl_is_transport(status)
+                         ? cl_breaker_probe_failed(&node->breaker, &node_rules, te_now_ns())
+                         : cl_breaker_probe_worked(&node->breaker);
+    if (is_change && node->breaker.state == CL_BREAKER_CLOSED)
         count_node(health, node, -1);
     publish(&node->trouble, &node->breaker);
+    if (is_change)
+        pthread_cond_broadcast(&health->changed);
 }
 
 /* Asks whom it is time to ask; when to look again. */
@@ -173,20 +182,6 @@ void cl_master_moved(cl_client *client) {
     pthread_mutex_unlock(&health->lock);
 }
 
-ms_status cl_master_check(cl_client *client, const char *stage, cl_failure *failure) {
-    cl_health *health = &client->health;
-    if ((atomic_load_explicit(&health->master_trouble, memory_order_relaxed) & CL_STATE_MASK) !=
-        CL_BREAKER_OPEN)
-        return MS_OK;
-    pthread_mutex_lock(&health->lock);
-    int64_t silent_ns = te_now_ns() - health->master.since_ns;
-    pthread_mutex_unlock(&health->lock);
-    return cl_fail(failure, MS_UNAVAILABLE, stage, "master",
-                   "it has not answered for %.1f s; it is asked again in the background, and no "
-                   "call waits for it meanwhile",
-                   (double)silent_ns / 1e9);
-}
-
 bool cl_master_wait(cl_client *client, bool even_if_open, int64_t deadline_ns) {
     cl_health *health = &client->health;
     pthread_mutex_lock(&health->lock);
@@ -197,6 +192,22 @@ bool cl_master_wait(cl_client *client, bool even_if_open, int64_t deadline_ns) {
     bool is_back = health->master.state == CL_BREAKER_CLOSED && te_now_ns() < deadline_ns;
     pthread_mutex_unlock(&health->lock);
     return is_back;
+}
+
+ms_status cl_master_check(cl_client *client, const char *stage, int64_t deadline_ns,
+                          cl_failure *failure) {
+    cl_health *health = &client->health;
+    unsigned state =
+        atomic_load_explicit(&health->master_trouble, memory_order_relaxed) & CL_STATE_MASK;
+    if (state == CL_BREAKER_CLOSED ||
+        (state == CL_BREAKER_SUSPECTED && cl_master_wait(client, false, deadline_ns)))
+        return MS_OK;
+    pthread_mutex_lock(&health->lock);
+    int64_t silent_ns = te_now_ns() - health->master.since_ns;
+    pthread_mutex_unlock(&health->lock);
+    return cl_fail(failure, MS_UNAVAILABLE, stage, "master",
+                   "it has not answered for %.1f s and is asked again in the background",
+                   (double)silent_ns / 1e9);
 }
 
 /* ---- store servers ---------------------------------------------------------------------------------------- */
@@ -220,10 +231,25 @@ void cl_node_worked(cl_client *client, cl_node *node) {
     if (atomic_load_explicit(&node->trouble, memory_order_relaxed) == 0)
         return;
     pthread_mutex_lock(&health->lock);
-    if (cl_breaker_worked(&node->breaker))
+    if (cl_breaker_worked(&node->breaker)) {
         count_node(health, node, -1);
+        pthread_cond_broadcast(&health->changed);
+    }
     publish(&node->trouble, &node->breaker);
     pthread_mutex_unlock(&health->lock);
+}
+
+bool cl_node_settle(cl_client *client, cl_node *node, int64_t deadline_ns) {
+    cl_health *health = &client->health;
+    if (cl_node_state(node) == CL_BREAKER_CLOSED)
+        return true;
+    pthread_mutex_lock(&health->lock);
+    while (!health->is_stopping && !node->is_retired && te_now_ns() < deadline_ns &&
+           node->breaker.state == CL_BREAKER_SUSPECTED)
+        wait_until(&health->changed, &health->lock, deadline_ns);
+    bool is_there = node->breaker.state == CL_BREAKER_CLOSED;
+    pthread_mutex_unlock(&health->lock);
+    return is_there;
 }
 
 void cl_node_retired(cl_client *client, cl_node *node) {
@@ -232,6 +258,7 @@ void cl_node_retired(cl_client *client, cl_node *node) {
     if (node->breaker.state != CL_BREAKER_CLOSED)
         count_node(health, node, -1);
     node->is_retired = true;
+    pthread_cond_broadcast(&health->changed);
     pthread_mutex_unlock(&health->lock);
 }
 

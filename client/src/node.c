@@ -195,13 +195,16 @@ bool cl_node_has_other(cl_client *client, const cl_node *node) {
     return false;
 }
 
-uint32_t cl_node_any(cl_client *client) {
-    uint32_t first = atomic_fetch_add_explicit(&client->node_next, 1, memory_order_relaxed);
-    uint32_t known[64], count = 0; /* of more it is no matter which */
-    for (uint32_t i = 0; i < cl_nodes_end(client) && count < 64; i++)
-        if (is_at_work(client, atomic_load_explicit(&client->nodes[i], memory_order_acquire)))
-            known[count++] = i;
-    return count == 0 ? 0 : known[first % count] + 1;
+void cl_nodes_troubled(cl_client *client, uint16_t servers[2]) {
+    uint32_t count = 0;
+    servers[0] = servers[1] = 0;
+    if (atomic_load_explicit(&client->health.nodes_troubled, memory_order_relaxed) == 0)
+        return;
+    for (uint32_t i = 0; i < cl_nodes_end(client) && count < 2; i++) {
+        cl_node *node = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
+        if (node != NULL && cl_node_state(node) != CL_BREAKER_CLOSED)
+            servers[count++] = (uint16_t)(i + 1);
+    }
 }
 
 const te_mapping *cl_node_map(cl_client *client, cl_node *node, uint32_t segment,

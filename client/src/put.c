@@ -4,8 +4,8 @@
  * relays is answered there.  A relay is asked for, where the client allows it, when everything goes to one server in
  * one frame; else the client sends put_end after every SEAL was answered.  What was granted and not sealed is revoked.
  *
- * A store server that does not answer in time is left: what was granted there is revoked, and begun again with a
- * preference for another one.  A master that does not answer is waited for (health.c).  The same one answers a repeated
+ * A store server that does not answer in time is left: what was granted there is revoked, and begun again with the
+ * wish to be spared of it.  A master that does not answer is waited for (health.c).  The same one answers a repeated
  * request as the first time; a new one knows nothing of this put unless something was sealed: then the versions
  * tell whether it is this put that has survived.
  *
@@ -39,26 +39,16 @@ static void master_failed(cl_putting *put, ms_status status, const char *stage,
         te_checkin(put->master, false);
     put->master = NULL;
     cl_fail(failure, status, stage, "master", "%s", text);
-    if (cl_is_transport(status))
+    if (cl_is_leaderless(status))
         cl_master_failed(put->client, put->began_ns);
-}
-
-/* Nodes that do not answer are left out as far as the master can: it fills the preferred one first. */
-static uint32_t preferred_server(const cl_putting *put) {
-    if (atomic_load_explicit(&put->client->health.nodes_troubled, memory_order_relaxed) == 0)
-        return put->options->preferred_server;
-    uint32_t wanted = put->options->preferred_server;
-    cl_node *node =
-        wanted != 0 && wanted <= CL_NODES_MAX ? atomic_load(&put->client->nodes[wanted - 1]) : NULL;
-    if (node != NULL && cl_node_state(node) == CL_BREAKER_CLOSED)
-        return wanted;
-    return cl_node_any(put->client);
 }
 
 static void write_start(const cl_putting *put, ms_writer *writer, const ms_batch *batch) {
     const cl_put_options *options = put->options;
     MS_WRITER_STRUCT(writer, batch);
     uint64_t deadline_ms = 2ull * options->timeout_ms + 1000;
+    uint16_t spared[2];
+    cl_nodes_troubled(put->client, spared);
     for (size_t i = 0; i < put->count; i++) {
         const cl_item *item = &put->items[i];
         if (item->status != MS_PENDING)
@@ -74,7 +64,9 @@ static void write_start(const cl_putting *put, ms_writer *writer, const ms_batch
             .replica_count = (uint8_t)options->replica_count,
             .replica_count_min = (uint8_t)options->replica_count_min,
             .flags = options->flags,
-            .preferred_server = preferred_server(put)};
+            .preferred_server = options->preferred_server,
+            .spared_first = spared[0],
+            .spared_second = spared[1]};
         MS_WRITER_STRUCT(writer, &head);
         ms_writer_padded(writer, item->key, item->key_length);
     }
@@ -193,7 +185,9 @@ static ms_status start_finish(cl_putting *put, cl_failure *failure) {
     bool is_renewed = false;
     for (;;) {
         ms_status status = put->sent == MS_OK ? take_grants(put, failure) : put->sent;
-        bool is_answered = put->master != NULL || !cl_is_transport(status);
+        if (status == MS_NOT_LEADER && put->master != NULL)
+            master_failed(put, status, "put_start", failure);
+        bool is_answered = put->master != NULL || !cl_is_leaderless(status);
         if (is_answered)
             cl_master_worked(put->client);
         if (is_answered && !is_renewed && (status == MS_SESSION_LOST || status == MS_WRONG_EPOCH)) {
@@ -204,7 +198,7 @@ static ms_status start_finish(cl_putting *put, cl_failure *failure) {
             put->master = NULL;
             put->began_ns = te_now_ns();
             status = cl_session_open(put->client, put->session, put->deadline_ns, failure);
-            is_answered = status == MS_OK || !cl_is_transport(status);
+            is_answered = !cl_is_leaderless(status);
             if (!is_answered)
                 cl_master_failed(put->client, put->began_ns);
         } else if (is_answered) {
@@ -332,16 +326,15 @@ static ms_status end_finish(cl_putting *put, size_t wanted, cl_failure *failure)
     te_reply reply = {.grow = true};
     ms_status status = put->sent;
     if (status == MS_OK) {
-        status = te_receive(put->master, &reply, put->deadline_ns);
-        if (status == MS_OK) {
-            status = (ms_status)reply.header.status;
-        } else {
+        ms_status came = te_receive(put->master, &reply, put->deadline_ns);
+        status = came == MS_OK ? (ms_status)reply.header.status : came;
+        if (came != MS_OK || cl_is_leaderless(status)) {
             te_checkin(put->master, false);
             put->master = NULL;
         }
     }
     /* The number makes a repeat harmless; a new master has never heard of it. */
-    while (status != MS_OK && put->master == NULL && cl_is_transport(status)) {
+    while (status != MS_OK && put->master == NULL && cl_is_leaderless(status)) {
         cl_master_failed(put->client, put->began_ns);
         if (put->end.number == 0 || !cl_master_wait(put->client, false, put->deadline_ns))
             break;
@@ -354,10 +347,10 @@ static ms_status end_finish(cl_putting *put, size_t wanted, cl_failure *failure)
         reply = (te_reply){.grow = true};
         put->began_ns = te_now_ns();
         status = te_call(put->client->master, MS_PUT_END, 0, &body, 1, &reply, put->deadline_ns);
-        if (status == MS_OK) {
+        if (status == MS_OK)
             status = (ms_status)reply.header.status;
+        if (status == MS_OK)
             break;
-        }
     }
     if (status == MS_OK)
         status = take_ends(put, reply.body, reply.header.body_length, wanted);
@@ -428,7 +421,7 @@ static void revoke(cl_putting *put) {
     /* The put's own deadline at the master is later than the call's: there is time for this. */
     ms_status status = request.status;
     if (status == MS_OK)
-        status = cl_master_check(put->client, "revoke", NULL);
+        status = cl_master_check(put->client, "revoke", 0, NULL);
     if (status == MS_OK)
         status =
             te_call(put->client->master, MS_REVOKE, 0, &body, 1, &reply, te_now_ns() + 500000000);
@@ -655,7 +648,7 @@ ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_o
     /* A group appears together: in one request. */
     bool in_halves = pending == count && count >= HALVES_LEAST && options->group == 0 &&
                      !client->config.allow_relay;
-    ms_status status = cl_master_check(client, "put_start", failure);
+    ms_status status = cl_master_check(client, "put_start", deadline_ns, failure);
     if (status == MS_OK)
         status = in_halves ? put_in_halves(&put, failure) : put_whole(&put, failure);
     for (unsigned attempt = 2; attempt <= ATTEMPTS_MAX && move_on(&put) != 0; attempt++) {

@@ -147,7 +147,7 @@ ms_status cl_master_call(cl_client *client, cl_repeat repeat, uint16_t method, u
                          const struct iovec *body, size_t body_count, te_reply *reply,
                          const char *stage, int64_t deadline_ns, cl_failure *failure) {
     const te_reply blank = *reply;
-    ms_status status = cl_master_check(client, stage, failure);
+    ms_status status = cl_master_check(client, stage, deadline_ns, failure);
     bool is_renewed = false;
     while (status == MS_OK) {
         char text[TE_ERROR_BYTES];
@@ -155,14 +155,20 @@ ms_status cl_master_call(cl_client *client, cl_repeat repeat, uint16_t method, u
         int64_t began_ns = te_now_ns();
         *reply = blank;
         status = te_call(client->master, method, flags, body, body_count, reply, deadline_ns);
-        /* A new connection's HELLO may be refused: that is an answer, too. */
-        bool is_answered = !cl_is_transport(status), is_told = false;
-        if (is_answered)
+        if (status == MS_OK && reply->header.status == MS_OK) {
             cl_master_worked(client);
-        if (status == MS_OK && reply->header.status == MS_OK)
             return MS_OK;
+        }
+        /* A new connection's HELLO may be refused: that is an answer, too. */
+        bool is_answered = !cl_is_leaderless(status), is_told = false;
         if (status == MS_OK)
             status = (ms_status)reply->header.status;
+        if (status == MS_NOT_LEADER) { /* nothing of it was done */
+            is_answered = false;
+            is_told = true;
+        }
+        if (is_answered)
+            cl_master_worked(client);
         take_sentence(client, &blank, reply, status, text);
         if (is_answered && !is_renewed && (status == MS_SESSION_LOST || status == MS_WRONG_EPOCH)) {
             is_renewed = is_told = true;
@@ -170,7 +176,7 @@ ms_status cl_master_call(cl_client *client, cl_repeat repeat, uint16_t method, u
             status = cl_session_open(client, session, deadline_ns, failure);
             if (status == MS_OK)
                 continue; /* nothing of it was done */
-            is_answered = !cl_is_transport(status);
+            is_answered = !cl_is_leaderless(status);
         }
         if (!is_answered) {
             cl_master_failed(client, began_ns);
@@ -182,7 +188,7 @@ ms_status cl_master_call(cl_client *client, cl_repeat repeat, uint16_t method, u
                 continue;
             }
         }
-        if (!is_told)
+        if (!is_told || status == MS_NOT_LEADER)
             cl_fail(failure, status, stage, "master", "%s", text);
     }
     atomic_fetch_add_explicit(&client->failure_count, 1, memory_order_relaxed);
@@ -246,7 +252,7 @@ static ms_status tell_uses(cl_client *client, const ms_hash *hashes, uint32_t co
     int64_t deadline_ns = te_now_ns() + KEEP_TIMEOUT_NS;
     if (count == 0)
         return MS_OK;
-    ms_status status = cl_master_check(client, "touch", NULL);
+    ms_status status = cl_master_check(client, "touch", 0, NULL);
     if (status != MS_OK)
         return status;
     status = te_checkout(client->master, deadline_ns, &connection);

@@ -282,6 +282,7 @@ static void test_fields_are_where_the_golden_put_start_has_them(const golden_set
            item.head.replica_count_min == 2);
     assert(item.head.flags == (MS_PUT_UPSERT | MS_PUT_STRICT_REPLICAS));
     assert(item.head.preferred_server == 3);
+    assert(item.head.spared_first == 2 && item.head.spared_second == 5);
     assert(item.head.key_length == KEY_LENGTH && memcmp(item.key, key, KEY_LENGTH) == 0);
     assert(ms_reader_put_item(&reader, &item));
     assert(item.head.size == 0 && ms_hash_is_none(item.head.parent));

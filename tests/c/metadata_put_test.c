@@ -104,6 +104,26 @@ static void replicas_go_to_other_hosts_first(void) {
     harness_close(h);
 }
 
+static void servers_that_do_not_answer_the_writer_are_spared(void) {
+    harness_open_default(h);
+    for (uint32_t i = 0; i < 4; i++)
+        harness_add_server(h, i, 400 - 100 * i); /* the first has most room, and would be taken */
+    ms_put_item item = harness_item(h, "a", 100);
+    item.replica_count = 2;
+    item.preferred_server = 2;
+    item.spared_first = 1;
+    item.spared_second = 2; /* the wish for it counts less */
+    ms_location_view grant;
+    EXPECT(harness_start_item(h, "a", &item, 1, &grant) == MS_OK);
+    EXPECT(grant.replicas[0].head.server == 2 && grant.replicas[1].head.server == 3);
+    /* Where nothing else has room they are better than nothing. */
+    item = harness_item(h, "b", 350 * MS_PAGE_SIZE);
+    item.spared_first = 1;
+    EXPECT(harness_start_item(h, "b", &item, 1, &grant) == MS_OK);
+    EXPECT(grant.head.replica_count == 1 && grant.replicas[0].head.server == 0);
+    harness_close(h);
+}
+
 static void revoke_takes_back_an_open_put_only(void) {
     harness_open_default(h);
     harness_add_server(h, 0, 100);
@@ -321,6 +341,7 @@ int main(void) {
     replicas_that_were_not_sealed_are_freed();
     fewer_replicas_are_told_or_refused();
     replicas_go_to_other_hosts_first();
+    servers_that_do_not_answer_the_writer_are_spared();
     revoke_takes_back_an_open_put_only();
     a_put_past_its_deadline_ends_its_session();
     a_silent_session_ends();

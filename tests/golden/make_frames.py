@@ -302,6 +302,8 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
                         replica_count_min=2,
                         flags=PutFlag.UPSERT | PutFlag.STRICT_REPLICAS,
                         preferred_server=3,
+                        spared_first=2,
+                        spared_second=5,
                     ),
                     wire.PutItem(hash=HASHES[2], size=0, key=KEYS[2], deadline_ms=60_000),
                 ),

@@ -204,10 +204,13 @@ void te_channel_close(te_channel *channel); /* waits for callers inside, at most
 /* The peer is somewhere else now (another master leads): connections are dialled there from now on, and callers that
  * wait for an answer get the end of their connection.  `address` is one address, `unix_path` may be NULL. */
 ms_status te_channel_move(te_channel *channel, const char *address, const char *unix_path);
+/* Callers that wait for the peer's answer, or for a connection to it, get the end of theirs. */
+void te_channel_break_off(te_channel *channel);
 /* What tells that a peer should perhaps be looked for elsewhere. */
 typedef struct te_channel_health {
-    uint64_t failures;  /* exchanges and dials that have failed so far */
-    int64_t waiting_ns; /* how long the longest exchange under way has been going on; 0 = none */
+    uint64_t failures; /* exchanges and dials that have failed so far */
+    /* how long the longest exchange, or dial, under way has been going on; 0 = none */
+    int64_t waiting_ns;
 } te_channel_health;
 void te_channel_get_health(te_channel *channel, te_channel_health *health);
 bool te_channel_is_local(

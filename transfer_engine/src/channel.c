@@ -45,6 +45,7 @@ struct te_channel {
     te_connection *idle; /* most recently used first */
     te_connection *all;
     te_connection *dialling; /* connected, and waiting for the HELLO's answer */
+    uint32_t breaks;         /* a dial that was under way tries no further address */
     uint32_t count;          /* connections, and dials under way */
     uint64_t failures;       /* see te_channel_get_health */
     uint32_t inside; /* what te_channel_close waits for: calls, and connections checked out */
@@ -367,6 +368,7 @@ static bool dialling_begin(te_channel *channel, te_connection *connection) {
     pthread_mutex_lock(&channel->lock);
     bool is_meant =
         !channel->is_closing && connection->hello_generation == channel->hello_generation;
+    connection->taken_ns = te_now_ns();
     connection->next = channel->dialling;
     channel->dialling = connection;
     pthread_mutex_unlock(&channel->lock);
@@ -445,9 +447,14 @@ static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **
         return status;
     }
     connection->engine = channel->engine;
-    uint32_t tried = 0;
+    uint32_t tried = 0, breaks = 0;
     for (uint32_t attempt = 0; attempt < channel->rail_count; attempt++) {
         pthread_mutex_lock(&channel->lock);
+        breaks = attempt == 0 ? channel->breaks : breaks;
+        if (breaks != channel->breaks) {
+            pthread_mutex_unlock(&channel->lock);
+            break;
+        }
         uint32_t index = choose_rail(channel, tried, te_now_ns());
         te_address address = channel->rails[index].address; /* te_channel_move may change it */
         bool is_closing = channel->is_closing;
@@ -757,6 +764,13 @@ ms_status te_channel_move(te_channel *channel, const char *address, const char *
     return MS_OK;
 }
 
+void te_channel_break_off(te_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    channel->breaks++;
+    break_off(channel);
+    pthread_mutex_unlock(&channel->lock);
+}
+
 void te_channel_get_health(te_channel *channel, te_channel_health *health) {
     int64_t now = te_now_ns();
     *health = (te_channel_health){0};
@@ -770,6 +784,11 @@ void te_channel_get_health(te_channel *channel, te_channel_health *health) {
         }
         if (idle == NULL && now - connection->taken_ns > health->waiting_ns) {
             health->waiting_ns = now - connection->taken_ns;
+        }
+    }
+    for (const te_connection *each = channel->dialling; each != NULL; each = each->next) {
+        if (now - each->taken_ns > health->waiting_ns) {
+            health->waiting_ns = now - each->taken_ns;
         }
     }
     pthread_mutex_unlock(&channel->lock);

@@ -226,6 +226,7 @@ typedef struct md_put {
     uint32_t timer;
     uint32_t flags; /* ms_put_flag */
     uint32_t preferred_server;
+    uint16_t spared[2]; /* number + 1, as in ms_put_item */
     uint8_t replica_count, replica_count_min;
     uint8_t is_waiting; /* was parked before: pages that suffice but do not fit are in pieces */
 } md_put;

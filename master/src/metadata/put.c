@@ -49,11 +49,25 @@ static void unpark(md_core *core, uint32_t put) {
 }
 
 /* ---- room ---------------------------------------------------------------------------------------------- */
+/* On servers that the writer reaches, while these have room. */
+static uint32_t place(md_core *core, const md_put *put, uint32_t wanted, md_replica *replicas) {
+    md_wish wish = {.pages = put->pages, .count = wanted, .preferred = put->preferred_server};
+    for (uint32_t i = 0; i < 2; i++)
+        if (put->spared[i] != 0)
+            wish.spared[wish.spared_count++] = (uint16_t)(put->spared[i] - 1);
+    uint32_t count = md_place(core, &wish, replicas);
+    if (count < wanted && wish.spared_count != 0) {
+        md_place_undo(core, count, replicas);
+        wish.spared_count = 0;
+        count = md_place(core, &wish, replicas);
+    }
+    return count;
+}
+
 /* OK: granted.  PENDING: not enough free pages for `wanted` replicas. */
 static ms_status grant(md_core *core, md_put *put, uint32_t wanted) {
     md_replica replicas[MS_REPLICAS_MAX];
-    md_wish wish = {.pages = put->pages, .count = wanted, .preferred = put->preferred_server};
-    uint32_t count = md_place(core, &wish, replicas);
+    uint32_t count = place(core, put, wanted, replicas);
     if (count < wanted) {
         md_place_undo(core, count, replicas);
         return MS_PENDING;
@@ -323,6 +337,8 @@ ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put
     of->first_put = put;
     at->flags = item->flags;
     at->preferred_server = item->preferred_server;
+    at->spared[0] = item->spared_first;
+    at->spared[1] = item->spared_second;
     at->replica_count = item->replica_count == 0 ? 1 : item->replica_count;
     at->replica_count_min = item->replica_count_min;
     at->timer = md_timer_start(core, at->deadline_ms, MD_TIMER_PUT, put);

@@ -85,11 +85,14 @@ class PutItem(Keyed):
     replica_count_min: int = 1
     flags: int = 0
     preferred_server: int = 0
+    spared_first: int = 0
+    spared_second: int = 0
 
     LAYOUT: ClassVar[Layout] = Layout(
         "ms_put_item",
         "hash:16s size:Q ttl_ms:I deadline_ms:I parent:16s group:Q key_length:H replica_count:B "
-        "replica_count_min:B flags:I preferred_server:I reserved:4x",
+        "replica_count_min:B flags:I preferred_server:I spared_first:H "
+        "spared_second:H",
     )
 
 

@@ -324,7 +324,8 @@ typedef struct ms_put_item {
     uint8_t replica_count_min;
     uint32_t flags;            /* ms_put_flag */
     uint32_t preferred_server; /* number in MEMBERS + 1, 0 = none */
-    uint32_t reserved;
+    /* number + 1 of servers that do not answer this client: taken only where nothing else has room */
+    uint16_t spared_first, spared_second;
 } ms_put_item;
 _Static_assert(sizeof(ms_put_item) == 72, "wire");
 
