@@ -134,7 +134,7 @@ class Cluster:
 
     def start_both(self, number: int) -> None:
         """Start master and server in the places of those that were killed, at the same time."""
-        self.master = ServerProcess(self._master_arguments, environment=self.environment)
+        self.masters[0] = ServerProcess(self._master_arguments, environment=self.environment)
         self.servers[number] = ServerProcess(
             self._server_arguments[number], environment=self.environment
         )
