@@ -2,7 +2,8 @@
 #include "python.h"
 #include "python_lock.h"
 
-_Atomic int cl_is_in_python;
+_Atomic int cl_is_in_python, cl_returning;
+_Thread_local int64_t cl_lock_free_until_ns, cl_gave_way_ns;
 
 static PyObject *call(cl_operation operation, PyObject *const *arguments, Py_ssize_t count) {
     cl_job job;
