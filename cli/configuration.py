@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from mooncake_store.cli.cluster_settings import command as cluster
 from mooncake_store.cli.contexts import TABLES, read_document
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import output_options
@@ -92,3 +93,6 @@ def print_example(output: Output) -> int:
     text = example(components())
     output.result({"toml": text}, text.rstrip("\n"))
     return ExitCode.OK
+
+
+command.add_command(cluster)

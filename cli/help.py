@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 
 import click
 
@@ -48,13 +49,21 @@ def text_of_all(context: click.Context) -> str:
         for name in names:
             command = cli.get_command(root, name)
             assert command is not None
-            parts.append(text_of_command(root, (name,)) or "")
-            if isinstance(command, click.Group):
-                inner = click.Context(command, info_name=name, parent=root)
-                parts += [
-                    text_of_command(root, (name, sub)) or "" for sub in command.list_commands(inner)
-                ]
+            parts += [text_of_command(root, path) or "" for path in _paths(root, command, (name,))]
     return "\n\n".join(parts)
+
+
+def _paths(
+    parent: click.Context, command: click.Command, path: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the path of a command and of those below it."""
+    yield path
+    if isinstance(command, click.Group):
+        inner = click.Context(command, info_name=path[-1], parent=parent)
+        for name in command.list_commands(inner):
+            below = command.get_command(inner, name)
+            assert below is not None
+            yield from _paths(inner, below, (*path, name))
 
 
 def _overview() -> str:

@@ -178,6 +178,18 @@ class Coordinator(Protocol):
         """Return the ids of the store servers that have ever started in this cluster."""
         ...
 
+    async def cluster_settings(self) -> dict[str, str]:
+        """Return the settings that hold for all masters of the cluster, by name, as written."""
+        ...
+
+    async def set_cluster_setting(self, name: str, value: str | None) -> None:
+        """Keep a setting for all masters; None: each goes by its own again. Anybody may do this."""
+        ...
+
+    def watch_cluster_settings(self) -> AsyncGenerator[dict[str, str], None]:
+        """Yield those settings, now and whenever one changes, over all failures."""
+        ...
+
     async def numbers(self) -> tuple[NodeNumber, ...]:
         """Return the numbers given so far, also those of nodes that are no members any more."""
         ...

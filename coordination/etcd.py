@@ -4,6 +4,7 @@
     PREFIX/epoch             counter, raised in the transaction that takes the leader's key
     PREFIX/cluster           id and secret: JSON, made once
     PREFIX/members/NODE      incarnation of each store server
+    PREFIX/config/NAME       setting that holds for all masters, as people write it
     PREFIX/numbers/N         node id and name of the store server that locations call N: JSON
     PREFIX/drains/NODE       task that empties this store server
     PREFIX/tombstones/HASH   version up to which a key is struck, 16 hexadecimal digits
@@ -360,6 +361,36 @@ class EtcdCoordinator:
         return frozenset(
             bytes.fromhex(entry.key[len(prefix) :].decode()) for entry in found.entries
         )
+
+    async def cluster_settings(self) -> dict[str, str]:
+        return (await self._settings())[0]
+
+    async def _settings(self) -> tuple[dict[str, str], int]:
+        prefix = self._key("config", "")
+        found = await self._store.read(prefix, prefix_end(prefix))
+        settings = {
+            entry.key[len(prefix) :].decode(errors="replace"): entry.value.decode(errors="replace")
+            for entry in found.entries
+        }
+        return settings, found.revision
+
+    async def set_cluster_setting(self, name: str, value: str | None) -> None:
+        key = self._key("config", name)
+        change: Operation = Delete(key) if value is None else Put(key, value.encode())
+        await self._store.transact((), [change], is_repeatable=True)
+
+    async def watch_cluster_settings(self) -> AsyncGenerator[dict[str, str], None]:
+        prefix = self._key("config", "")
+        while True:
+            try:
+                settings, revision = await self._settings()
+                yield settings
+                watch = self._store.watch(prefix, prefix_end(prefix), from_revision=revision + 1)
+                async with contextlib.aclosing(watch):
+                    async for _ in watch:
+                        yield await self.cluster_settings()
+            except (UnavailableError, CompactedError):
+                await asyncio.sleep(_PAUSE_S)
 
     async def numbers(self) -> tuple[NodeNumber, ...]:
         prefix = self._key("numbers", "")

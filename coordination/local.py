@@ -2,8 +2,8 @@
 
     FOLDER/lock          flock of the leader; its text names that process, for people, and in its
                          second line where it is, for processes that look for it
-    FOLDER/state         epoch, cluster id, secret, members, numbers, drains: JSON, 0600, replaced
-                         as a whole
+    FOLDER/state         epoch, cluster id, secret, members, numbers, drains, settings: JSON, 0600,
+                         replaced as a whole
     FOLDER/tombstones    24 bytes and their CRC each, appended; cut at the first bad one
 
 The operating system lets go of the lock when its holder dies, so there is no lease to renew.
@@ -33,6 +33,7 @@ from mooncake_store.errors import (
     InternalError,
     InUseError,
     NotLeaderError,
+    StoreError,
 )
 
 __all__ = ["LocalCoordinator"]
@@ -50,6 +51,7 @@ class _State:
     epoch: int = 0
     members: dict[str, int] = field(default_factory=dict)  # node id in hex: incarnation
     numbers: dict[int, NodeNumber] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     drains: dict[str, int] = field(default_factory=dict)  # node id in hex: task
 
     def encode(self) -> bytes:
@@ -58,6 +60,7 @@ class _State:
             "secret": self.secret.hex(),
             "epoch": self.epoch,
             "members": self.members,
+            "settings": self.settings,
             "numbers": {each: number.encode() for each, number in self.numbers.items()},
             "drains": self.drains,
         }
@@ -71,6 +74,9 @@ class _State:
             secret=bytes.fromhex(document["secret"]),
             epoch=int(document["epoch"]),
             members={str(node): int(number) for node, number in document["members"].items()},
+            settings={
+                str(name): str(value) for name, value in document.get("settings", {}).items()
+            },
             numbers={
                 int(each): NodeNumber.decode(int(each), kept)
                 for each, kept in document.get("numbers", {}).items()
@@ -80,6 +86,10 @@ class _State:
         if len(state.secret) != _SECRET_BYTES or not 0 <= state.epoch <= _EPOCH_MAX:
             raise ValueError("secret or epoch out of bounds")
         return state
+
+
+def _new_state() -> _State:
+    return _State(secrets.randbits(64), secrets.token_bytes(_SECRET_BYTES))
 
 
 class LocalCoordinator:
@@ -125,9 +135,7 @@ class LocalCoordinator:
         _rewrite(descriptor, f"pid {os.getpid()}, {address}\n")
         self._lock = descriptor
         with _Exclusive(self._folder):
-            state = self._read_state() or _State(
-                secrets.randbits(64), secrets.token_bytes(_SECRET_BYTES)
-            )
+            state = self._read_state() or _new_state()
             if state.epoch == _EPOCH_MAX:
                 raise InternalError(f"{self.name} has had {_EPOCH_MAX} leaders: remove that folder")
             state.epoch += 1
@@ -215,9 +223,7 @@ class LocalCoordinator:
     async def raise_member(self, node_id: bytes, incarnation_min: int) -> int:
         self._make_folder()
         with _Exclusive(self._folder):
-            state = self._read_state() or _State(
-                secrets.randbits(64), secrets.token_bytes(_SECRET_BYTES)
-            )
+            state = self._read_state() or _new_state()
             incarnation = max(state.members.get(node_id.hex(), 0) + 1, incarnation_min)
             state.members[node_id.hex()] = incarnation
             self._write_state(state)
@@ -226,6 +232,33 @@ class LocalCoordinator:
     async def members(self) -> frozenset[bytes]:
         state = self._read_state()
         return frozenset() if state is None else frozenset(map(bytes.fromhex, state.members))
+
+    async def cluster_settings(self) -> dict[str, str]:
+        state = self._read_state()
+        return {} if state is None else dict(state.settings)
+
+    async def set_cluster_setting(self, name: str, value: str | None) -> None:
+        self._make_folder()
+        with _Exclusive(self._folder):
+            state = self._read_state() or _new_state()
+            state.settings.pop(name, None)
+            if value is not None:
+                state.settings[name] = value
+            self._write_state(state)
+
+    async def watch_cluster_settings(self) -> AsyncGenerator[dict[str, str], None]:
+        known: dict[str, str] | None = None
+        changed_ns = -1
+        path = self._folder / "state"
+        while True:
+            with contextlib.suppress(OSError, StoreError):
+                if (modified_ns := path.stat().st_mtime_ns) != changed_ns:
+                    found = await self.cluster_settings()
+                    changed_ns = modified_ns
+                    if found != known:
+                        known = found
+                        yield dict(found)
+            await asyncio.sleep(_LOOK_S)
 
     async def numbers(self) -> tuple[NodeNumber, ...]:
         state = self._read_state()

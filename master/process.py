@@ -31,6 +31,7 @@ from mooncake_store.coordination import (
 )
 from mooncake_store.errors import StoreError, UnavailableError
 from mooncake_store.logs import configure
+from mooncake_store.master.cluster import CLUSTER_FIELDS, Applied, apply, cluster_settings
 from mooncake_store.master.config import MasterConfig
 from mooncake_store.master.ledger import Ledger
 from mooncake_store.master.service import MasterService, log
@@ -141,6 +142,7 @@ class MasterProcess:
             self._reserve("HTTP", config.port + 2 if config.port else 0)
             self._beside.append(asyncio.create_task(self._serve_http()))
         leadership = await self._lead(self._coordinator)
+        config = await self._settings_of_all(self._coordinator, config)
         service = self._service = MasterService(config, leadership)
         service.set_lease_deadline(self._lease_now.deadline_ns)
         asyncio.get_running_loop().add_reader(service.event_descriptor(), self._on_events)
@@ -189,6 +191,7 @@ class MasterProcess:
         if config.grpc:
             self._beside.append(asyncio.create_task(self._serve_grpc(self._endpoints)))
         self._leading.append(asyncio.create_task(self._publish(self._endpoints)))
+        self._leading.append(asyncio.create_task(self._follow_settings(self._coordinator, config)))
         if not is_loopback(config.address):
             self._reminder = asyncio.create_task(self._remind_of_insecurity())
         return self._endpoints
@@ -245,6 +248,36 @@ class MasterProcess:
             elif lease.state is LeaseState.LOST:
                 service.set_lease_deadline(1)  # long ago
                 self._lose_lead("its lease has ended")
+
+    # ---- settings of all masters ----
+
+    async def _settings_of_all(
+        self, coordinator: Coordinator, config: MasterConfig
+    ) -> MasterConfig:
+        applied = apply(config, await self._insist(coordinator.cluster_settings))
+        _tell(applied)
+        return applied.config
+
+    async def _follow_settings(self, coordinator: Coordinator, applied: MasterConfig) -> None:
+        """Take up what changes of the settings of all masters."""
+        by_field = {item.field: item for item in cluster_settings().values()}
+        async for told in _until_refused(coordinator.watch_cluster_settings()):
+            found = apply(self._config, told)
+            changed = [
+                field
+                for field in CLUSTER_FIELDS
+                if getattr(found.config, field) != getattr(applied, field)
+            ]
+            if not changed:
+                continue
+            _tell(found)
+            self.service.reconfigure(found.config)
+            for field in changed:
+                item = by_field[field]
+                event = "setting_changed" if CLUSTER_FIELDS[field] else "setting_needs_restart"
+                value = item.format(getattr(found.config, field))
+                log(logging.INFO, event, setting=item.name, value=value)
+            applied = found.config
 
     def _lose_lead(self, reason: object) -> None:
         if not self.is_lead_lost:
@@ -424,6 +457,23 @@ def _reported() -> Iterator[None]:
     except Exception as error:
         log(logging.ERROR, "service_failed", reason=error)
         logging.getLogger("mooncake_store.master").debug("traceback", exc_info=True)
+
+
+async def _until_refused(
+    changes: AsyncGenerator[dict[str, str], None],
+) -> AsyncGenerator[dict[str, str], None]:
+    try:
+        async for told in changes:
+            yield told
+    except StoreError as error:
+        log(logging.WARNING, "settings_not_followed", reason=error)
+
+
+def _tell(applied: Applied) -> None:
+    for name, (own, told) in applied.overridden.items():
+        log(logging.INFO, "setting_of_all_masters", setting=name, value=told, own=own)
+    for name, reason in applied.ignored.items():
+        log(logging.WARNING, "setting_ignored", setting=name, reason=reason)
 
 
 def _advertised(config: MasterConfig, port: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -129,37 +130,7 @@ class MasterService:
 
     def __init__(self, config: MasterConfig, leadership: Leadership) -> None:
         share_spinners()
-        native = ffi.new("ma_config *")
-        lib.ma_config_default(native)
-        name = ffi.new("char[]", config.name.encode()) if config.name else ffi.NULL
-        native.epoch = leadership.epoch
-        native.cluster = leadership.cluster
-        native.secret = leadership.secret
-        native.name = name
-        native.version = version_number()
-        native.log_level = logging.getLevelName(config.log_level.upper())
-        native.keeps_numbers = True
-        native.policy = POLICIES.index(config.eviction)
-        for field in (
-            "session_timeout_ms",
-            "location_lifetime_ms",
-            "member_grace_ms",
-            "server_silence_ms",
-            "forget_after_ms",
-            "evict_above_permille",
-            "evict_below_permille",
-            "soft_pin_ms",
-            "events_max",
-            "fates_max",
-            "puts_open_max",
-            "sessions_max",
-            "connections_max",
-            "ramp_share_permille",
-            "ramp_ms",
-        ):
-            setattr(native, field, getattr(config, field))
-        native.copy_bytes_per_s = config.copy_bandwidth_bytes_per_s
-        native.repair_delay_ms = config.repair_delay_ms if config.repair else _NEVER_MS
+        native = _native_config(config, leadership)
         master = ffi.new("ma_master **")
         error = ffi.new("char[]", _ERROR_BYTES)
         self._check(lib.ma_master_open(native, master, error), error)
@@ -196,6 +167,10 @@ class MasterService:
     def set_lease_deadline(self, deadline_ns: int) -> None:
         """Answer clients until then, by CLOCK_BOOTTIME; 0: for ever."""
         lib.ma_set_lease_deadline(self._handle(), deadline_ns)
+
+    def reconfigure(self, config: MasterConfig) -> None:
+        """Go by these settings from now on, as far as that can be done while serving."""
+        lib.ma_reconfigure(self._handle(), _native_config(config, self.leadership))
 
     def close(self) -> None:
         """Close every connection and stop."""
@@ -382,6 +357,46 @@ def _native_drain(drain: Drain) -> Any:
     native = ffi.new("ma_draining *")
     native.node_id = drain.node_id
     native.task = drain.task
+    return native
+
+
+# What cffi structs point to.
+_KEPT: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _native_config(config: MasterConfig, leadership: Leadership) -> Any:
+    native = ffi.new("ma_config *")
+    lib.ma_config_default(native)
+    name = ffi.new("char[]", config.name.encode()) if config.name else ffi.NULL
+    _KEPT[native] = name  # as long as the struct that points to it
+    native.epoch = leadership.epoch
+    native.cluster = leadership.cluster
+    native.secret = leadership.secret
+    native.name = name
+    native.version = version_number()
+    native.log_level = logging.getLevelName(config.log_level.upper())
+    native.keeps_numbers = True
+    native.policy = POLICIES.index(config.eviction)
+    for field in (
+        "session_timeout_ms",
+        "location_lifetime_ms",
+        "member_grace_ms",
+        "server_silence_ms",
+        "forget_after_ms",
+        "evict_above_permille",
+        "evict_below_permille",
+        "soft_pin_ms",
+        "events_max",
+        "fates_max",
+        "puts_open_max",
+        "sessions_max",
+        "connections_max",
+        "ramp_share_permille",
+        "ramp_ms",
+    ):
+        setattr(native, field, getattr(config, field))
+    native.copy_bytes_per_s = config.copy_bandwidth_bytes_per_s
+    native.repair_delay_ms = config.repair_delay_ms if config.repair else _NEVER_MS
     return native
 
 

@@ -410,8 +410,7 @@ static void read_boot_id(uint8_t boot_id[16]) {
     }
 }
 
-static ms_status open_core(ma_master *master) {
-    const ma_config *config = &master->config;
+static md_config core_config(const ma_config *config) {
     md_config core;
     md_config_default(&core);
     core.epoch = config->epoch;
@@ -432,7 +431,26 @@ static ms_status open_core(ma_master *master) {
     core.repair_delay_ms = config->repair_delay_ms;
     core.ramp_share_permille = config->ramp_share_permille;
     core.ramp_ms = config->ramp_ms;
+    return core;
+}
+
+static ms_status open_core(ma_master *master) {
+    md_config core = core_config(&master->config);
     return md_open(&core, &master->core);
+}
+
+void ma_reconfigure(ma_master *master, const ma_config *config) {
+    pthread_mutex_lock(&master->lock);
+    master->config.location_lifetime_ms = config->location_lifetime_ms;
+    master->config.member_grace_ms = config->member_grace_ms;
+    master->config.server_silence_ms = config->server_silence_ms;
+    master->config.forget_after_ms = config->forget_after_ms;
+    master->config.evict_above_permille = config->evict_above_permille;
+    master->config.evict_below_permille = config->evict_below_permille;
+    master->config.soft_pin_ms = config->soft_pin_ms;
+    md_config core = core_config(&master->config);
+    md_reconfigure(master->core, &core);
+    pthread_mutex_unlock(&master->lock);
 }
 
 ms_status ma_master_open(const ma_config *config, ma_master **out, char *error) {

@@ -109,6 +109,14 @@ ms_status md_open(const md_config *config, md_core **out) {
     return MS_OK;
 }
 
+void md_reconfigure(md_core *core, const md_config *config) {
+    core->config.location_lifetime_ms = config->location_lifetime_ms;
+    core->config.member_grace_ms = config->member_grace_ms;
+    core->config.evict_above_permille = config->evict_above_permille;
+    core->config.evict_below_permille = config->evict_below_permille;
+    core->config.soft_pin_ms = config->soft_pin_ms;
+}
+
 void md_close(md_core *core) {
     if (core == NULL)
         return;

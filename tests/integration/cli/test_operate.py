@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .conftest import conforms
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -76,6 +79,40 @@ def test_only_a_server_that_is_gone_can_be_forgotten(
     done = mooncake("forget", "node-gone", "--yes", "--json")
     assert done.json("forget") == {"forgotten": "node-gone"}
     assert state() is None
+
+
+def test_settings_of_all_masters_beat_a_masters_own(home: Any, tmp_path: Path) -> None:
+    place = ("--coordinator", f"local:{tmp_path}/cluster")
+
+    def cluster(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "mooncake_store.cli.main", "config", "cluster", *arguments],
+            env=home.environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    assert cluster("set", "member_grace", "30s", *place).returncode == 0
+    assert cluster("set", "port", "7000", *place).returncode == 2
+    assert cluster("set", "member_grace", "30", *place).returncode == 2
+    assert cluster("set", "evict_below_permille", "999", *place).returncode == 2
+    master = home.start(
+        "master", "--port", "0", *place, "--member-grace", "5s", "--json", "--no-grpc", "--no-http"
+    )
+    master.first_document("master")
+    assert cluster("set", "soft_pin", "2h", *place).returncode == 0
+    assert cluster("set", "eviction", "sieve", *place, "--json").returncode == 0
+    shown = cluster("show", *place, "--json")
+    settings = conforms(json.loads(shown.stdout), "config-cluster-show")["settings"]
+    assert (settings["member_grace"], settings["eviction"]) == ("30s", "sieve")
+    assert settings["session_timeout"] is None
+    time.sleep(0.5)  # a follower of files looks five times a second
+    assert cluster("unset", "soft_pin", *place).returncode == 0
+    assert "at once" in cluster("show", *place).stdout
+    time.sleep(0.5)
+    log = master.end().err
+    assert "setting_of_all_masters setting=member_grace value=30s own=5s" in log
+    assert "setting_changed setting=soft_pin value=2h" in log
+    assert "setting_changed setting=soft_pin value=30m" in log
+    assert "setting_needs_restart setting=eviction value=sieve" in log
 
 
 def test_status_and_top_can_go_on(running: Any) -> None:

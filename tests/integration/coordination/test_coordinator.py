@@ -292,6 +292,23 @@ async def test_numbers_are_kept_and_stay_when_their_nodes_are_forgotten(cluster:
     assert await second.members() == frozenset({other})
 
 
+async def test_settings_of_all_masters_are_kept_and_watched(cluster: Backend) -> None:
+    master, tool = cluster(), cluster()
+    assert await tool.cluster_settings() == {}
+    await master.lead("here")
+    async with contextlib.aclosing(master.watch_cluster_settings()) as changes:
+        assert await asyncio.wait_for(anext(changes), WAIT_S) == {}
+        await tool.set_cluster_setting("member_grace", "30s")
+        assert await asyncio.wait_for(anext(changes), WAIT_S) == {"member_grace": "30s"}
+        await tool.set_cluster_setting("eviction", "lfu")
+        assert (await asyncio.wait_for(anext(changes), WAIT_S))["eviction"] == "lfu"
+        await tool.set_cluster_setting("member_grace", None)
+        while await asyncio.wait_for(anext(changes), WAIT_S) != {"eviction": "lfu"}:
+            pass
+    await tool.set_cluster_setting("never_there", None)
+    assert await cluster().cluster_settings() == {"eviction": "lfu"}
+
+
 @pytest.mark.parametrize("key", ["epoch", "cluster", "numbers/0", "members/" + "00" * 16])
 async def test_a_damaged_key_is_an_error_and_no_guess(fake: Backend, key: str) -> None:
     client = fake.service.client()
