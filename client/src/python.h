@@ -69,7 +69,8 @@ typedef struct cl_job {
     int64_t started_ns, deadline_ns;
     ms_status status;
     cl_failure failure;
-    int phase; /* CL_GET: 0 sizes, 1 bytes */
+    int phase;    /* CL_GET: 0 sizes, 1 bytes */
+    int attempts; /* CL_GET: that have ended */
 
     uint16_t method; /* CL_COMMAND */
     uint32_t flags;
@@ -93,9 +94,11 @@ typedef struct cl_job {
 /* All with the interpreter lock held; -1 or NULL with a Python error set. */
 int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments, Py_ssize_t count);
 void cl_job_release(cl_job *job);
-/* Without the lock.  CL_GET runs in phases: cl_job_between makes the bytes, with the lock held. */
+/* Without the lock.  CL_GET runs in phases: with the lock held cl_job_between makes the bytes, and afterwards
+ * cl_job_again says whether something has grown meanwhile, so that both phases come again. */
 void cl_job_run(cl_job *job);
 int cl_job_between(cl_job *job);
+bool cl_job_again(cl_job *job);
 PyObject *cl_job_result(cl_job *job);
 /* Makes the exception for a status; item NULL: none in particular. */
 PyObject *cl_make_error(const cl_job *job, const cl_item *item, ms_status status);

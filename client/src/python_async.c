@@ -128,16 +128,26 @@ static PyObject *async_submit(PyObject *self, PyObject *const *arguments, Py_ssi
     return number;
 }
 
-/* A get that has its sizes goes on to its bytes; true: it is under way again. */
+/* A get that has its sizes goes on to its bytes, and begins anew for what has grown; true: it is under way again. */
 static bool goes_on(cl_job *job) {
-    if (job->operation != CL_GET || job->phase != 0)
-        return false;
-    if (cl_job_between(job) != 0)
+    if (job->operation != CL_GET)
         return false;
     bool any = false;
-    for (size_t i = 0; i < job->count; i++)
-        any = any || job->values[i] != NULL;
-    return any && te_spawn(cl_engine(job->client), run_job, job) == MS_OK;
+    if (job->phase == 0) {
+        if (cl_job_between(job) != 0)
+            return false;
+        for (size_t i = 0; i < job->count; i++)
+            any = any || job->items[i].memory != NULL;
+    } else {
+        any = cl_job_again(job);
+    }
+    if (!any)
+        return false;
+    ms_status status = te_spawn(cl_engine(job->client), run_job, job);
+    for (size_t i = 0; status != MS_OK && i < job->count; i++)
+        if (job->items[i].memory != NULL || job->items[i].status == MS_BUFFER_TOO_SMALL)
+            job->items[i].status = status; /* else what was not read would pass for read */
+    return status == MS_OK;
 }
 
 /* completed(capsule) -> [(number, result or exception)] */

@@ -17,8 +17,6 @@ static PyObject *call(cl_operation operation, PyObject *const *arguments, Py_ssi
     return result;
 }
 
-#define GET_ATTEMPTS 4
-
 /* The size must be known before the bytes object can be made: from the cache without letting the lock go. */
 static PyObject *call_get(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
     (void)self;
@@ -26,9 +24,8 @@ static PyObject *call_get(PyObject *self, PyObject *const *arguments, Py_ssize_t
     if (cl_job_parse(&job, CL_GET, arguments, count) != 0)
         return NULL;
     PyObject *result = NULL;
-    for (int attempt = 0; attempt < GET_ATTEMPTS; attempt++) {
+    do {
         PyThreadState *state;
-        job.phase = 0;
         if (job.count == 1 && cl_locate_cached(job.client, &job.items[0])) {
             job.status = MS_OK;
         } else {
@@ -41,16 +38,7 @@ static PyObject *call_get(PyObject *self, PyObject *const *arguments, Py_ssize_t
         state = cl_python_leave();
         cl_job_run(&job);
         cl_python_return(state);
-        bool grew = false;
-        for (size_t i = 0; i < job.count; i++)
-            grew = grew || job.items[i].status == MS_BUFFER_TOO_SMALL;
-        if (!grew)
-            break;
-        for (size_t i = 0; i < job.count; i++) {
-            Py_XDECREF(job.values[i]);
-            job.values[i] = NULL;
-        }
-    }
+    } while (cl_job_again(&job));
     result = cl_job_result(&job);
 out:
     cl_job_release(&job);

@@ -297,6 +297,7 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
     job->failure.stage[0] = job->failure.node[0] = job->failure.message[0] = '\0';
     job->status = MS_OK;
     job->phase = 0;
+    job->attempts = 0;
     job->matched = 0;
     job->async = NULL;
     job->body = NULL;
@@ -398,30 +399,57 @@ void cl_job_release(cl_job *job) {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-static ms_status run_get_bytes(cl_job *job) {
-    /* Only what was found has bytes to be filled: gather these, so that misses are not looked up again. */
-    size_t found = 0;
-    const ms_status located = job->status; /* a look-up that failed as a whole stays the cause */
+/* A get asks for sizes, has bytes objects made, and reads into them.  Where an object was replaced by a larger one in
+ * between, it alone is asked for again: what has been read stays. */
+#define GET_ATTEMPTS 4
+
+static bool wants_size(const cl_job *job, size_t index) {
+    return job->attempts == 0 || job->items[index].status == MS_BUFFER_TOO_SMALL;
+}
+
+static bool wants_bytes(const cl_job *job, size_t index) {
+    return job->items[index].memory != NULL;
+}
+
+typedef ms_status (*get_step)(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                              cl_failure *failure);
+
+/* One step for those items that want it, whose statuses it sets. */
+static ms_status run_some(cl_job *job, bool (*wants)(const cl_job *, size_t), get_step step) {
+    size_t wanted = 0;
     for (size_t i = 0; i < job->count; i++)
-        found += job->values[i] != NULL;
-    if (found == 0)
-        return located;
-    if (found == job->count)
-        return cl_get(job->client, job->items, job->count, job->deadline_ns, &job->failure);
-    cl_item *items = malloc(found * sizeof *items);
+        wanted += wants(job, i);
+    if (wanted == 0)
+        return MS_OK;
+    if (wanted == job->count)
+        return step(job->client, job->items, job->count, job->deadline_ns, &job->failure);
+    cl_item *items = malloc(wanted * sizeof *items);
+    size_t at = 0;
+    for (size_t i = 0; i < job->count; i++) {
+        if (!wants(job, i))
+            continue;
+        if (items != NULL)
+            items[at++] = job->items[i];
+        else
+            job->items[i].status = MS_NO_MEMORY; /* else it would pass for read */
+    }
     if (items == NULL)
         return MS_NO_MEMORY;
-    size_t at = 0;
-    for (size_t i = 0; i < job->count; i++)
-        if (job->values[i] != NULL)
-            items[at++] = job->items[i];
-    ms_status status = cl_get(job->client, items, found, job->deadline_ns, &job->failure);
+    ms_status status = step(job->client, items, wanted, job->deadline_ns, &job->failure);
     at = 0;
     for (size_t i = 0; i < job->count; i++)
-        if (job->values[i] != NULL)
+        if (wants(job, i))
             job->items[i] = items[at++];
     free(items);
-    return located != MS_OK ? located : status;
+    return status;
+}
+
+/* A step that failed as a whole stays the cause. */
+static ms_status run_get(cl_job *job) {
+    ms_status before = job->phase == 0 && job->attempts == 0 ? MS_OK : job->status;
+    ms_status status =
+        job->phase == 0 ? run_some(job, wants_size, cl_locate) : run_some(job, wants_bytes, cl_get);
+    return before != MS_OK ? before : status;
 }
 
 void cl_job_run(cl_job *job) {
@@ -433,9 +461,7 @@ void cl_job_run(cl_job *job) {
         job->status = cl_exists(client, items, count, job->deadline_ns, &job->failure);
         break;
     case CL_GET:
-        job->status = job->phase == 0
-                          ? cl_locate(client, items, count, job->deadline_ns, &job->failure)
-                          : run_get_bytes(job);
+        job->status = run_get(job);
         break;
     case CL_SIZES:
         job->status = cl_locate(client, items, count, job->deadline_ns, &job->failure);
@@ -472,11 +498,10 @@ void cl_job_run(cl_job *job) {
     }
 }
 
-/* Makes bytes objects of the sizes found.  An object that is replaced by a larger one meanwhile is read again. */
 int cl_job_between(cl_job *job) {
     for (size_t i = 0; i < job->count; i++) {
         cl_item *item = &job->items[i];
-        if (item->status != MS_OK)
+        if (item->status != MS_OK || job->values[i] != NULL)
             continue;
         job->values[i] = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
         if (job->values[i] == NULL)
@@ -486,6 +511,24 @@ int cl_job_between(cl_job *job) {
     }
     job->phase = 1;
     return 0;
+}
+
+bool cl_job_again(cl_job *job) {
+    bool is_last = ++job->attempts >= GET_ATTEMPTS, is_again = false;
+    for (size_t i = 0; i < job->count; i++) {
+        cl_item *item = &job->items[i];
+        item->memory = NULL;
+        if (item->status != MS_BUFFER_TOO_SMALL)
+            continue;
+        Py_CLEAR(job->values[i]);
+        if (is_last)
+            item->status = MS_NOT_FOUND; /* overtaken too often: a miss (docs/consistency.md) */
+        else
+            is_again = true;
+    }
+    if (is_again)
+        job->phase = 0;
+    return is_again;
 }
 
 /* ---- results ------------------------------------------------------------------------------------------------------- */

@@ -131,6 +131,7 @@ class Cluster:
             "XDG_RUNTIME_DIR": str(MEMORY),
             "XDG_CONFIG_HOME": str(MEMORY),
             "PYTHONWARNINGS": "ignore",
+            "PYTHONFAULTHANDLER": "1",
         }
         if self.plan.planted:
             path.insert(0, str(planted_path()))
