@@ -274,7 +274,7 @@ def soak(is_json: bool, is_quick: bool, minutes: float, rate: float) -> None:
     """Mixed load for long: memory, descriptors and threads must not grow."""
     from mooncake_store.cli.bench import soak as benchmark
 
-    length = 0.5 if is_quick else minutes
+    length = 0.1 if is_quick else minutes
 
     def measure(progress: Progress) -> list[Row]:
         return benchmark.run(minutes=length, rate=rate, watch=progress)

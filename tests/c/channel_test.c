@@ -617,6 +617,45 @@ static void a_channel_moves_to_another_peer(void) {
         kit_close_all(&served[i]);
 }
 
+/* A frozen peer's kernel accepts, and nobody answers HELLO: such a dial is a wait like others. */
+static void dials_that_wait_are_seen_and_broken_off(void) {
+    kit served;
+    kit_open(&served, "127.0.0.1", false, 0, NULL);
+    char address[64], addresses[160];
+    int deaf = deaf_listener(address);
+    snprintf(addresses, sizeof addresses, "%s,%s", address, address);
+    te_engine *asker = kit_asker();
+    for (int way = 0; way < 3; way++) {
+        te_channel *channel = kit_channel(asker, addresses, NULL, 2);
+        pthread_t waiting;
+        CHECK(pthread_create(&waiting, NULL, call_silent, channel) == 0);
+        te_channel_health health = {0};
+        for (int64_t begin = te_now_ns(); health.waiting_ns < 20000000; usleep(1000)) {
+            CHECK(elapsed_ms(begin) < 10000);
+            te_channel_get_health(channel, &health);
+        }
+        if (way == 0) {
+            te_channel_break_off(channel);
+        } else if (way == 1) {
+            CHECK_STATUS(te_channel_move(channel, served.address, NULL), MS_OK);
+        }
+        if (way == 2) {
+            te_channel_close(channel);
+            pthread_join(waiting, NULL);
+            continue;
+        }
+        pthread_join(waiting, NULL);
+        te_channel_get_health(channel, &health);
+        CHECK(health.waiting_ns == 0);
+        if (way == 1)
+            call_echo(channel, "elsewhere");
+        te_channel_close(channel);
+    }
+    te_engine_close(asker);
+    close(deaf);
+    kit_close_all(&served);
+}
+
 static void a_new_hello_is_said(void) {
     kit served;
     kit_open(&served, "127.0.0.1", false, 0, NULL);
@@ -820,6 +859,7 @@ int main(int argc, char **argv) {
     RUN(threads_share_few_connections);
     RUN(closing_a_channel_wakes_its_callers);
     RUN(a_channel_moves_to_another_peer);
+    RUN(dials_that_wait_are_seen_and_broken_off);
     RUN(a_new_hello_is_said);
     RUN(exchanges_may_span_frames_and_peers);
     RUN(a_unix_socket_that_comes_back_is_used_again);

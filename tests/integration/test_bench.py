@@ -57,9 +57,18 @@ def bench(*arguments: str) -> dict:
             ["restart"],
             ["master killed: new client reads", "both killed: lost", "inventory on the server"],
         ),
+        (
+            ["failover", "--only", "master-killed", "--only", "holder-frozen"],
+            [
+                "master killed, no other: get, exists, match_prefix, p99 of 500",
+                "holder frozen: slowest read, network, p99 of 2",
+                "holder frozen: puts that failed",
+            ],
+        ),
+        (["soak"], ["calls that raised", "server 1: memory grows by", "client: threads grow by"]),
         (["trace"], ["block hits, same host", "store a request, p99, TCP"]),
     ],
-    ids=["raw", "transfer", "store", "meta", "restart", "trace"],
+    ids=["raw", "transfer", "store", "meta", "restart", "failover", "soak", "trace"],
 )
 def test_command_measures_its_rows_on_this_machine(arguments, rows):
     said = bench(*arguments, *QUICK)
