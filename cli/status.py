@@ -36,6 +36,11 @@ def text_of(snapshot: Snapshot, target: str, *, is_verbose: bool) -> str:
         f"left     {left or 'none'}",
         f"clients  {snapshot.count('sessions'):,}",
     ]
+    if snapshot.count("tasks_running") or snapshot.count("replicas_short"):
+        lines.append(
+            f"tasks    {snapshot.count('tasks_running'):,} at work, "
+            f"{snapshot.count('replicas_short'):,} replicas are missing"
+        )
     rows = [["SERVER", "STATE", "USED", "FREE", "PINNED", "SIZE", "OBJECTS", "ADDRESSES"]]
     rows += [
         [
