@@ -27,11 +27,11 @@ CLUSTER_FIELDS: dict[str, bool] = {
     "server_silence_ms": True,
     "forget_after_ms": True,
     "soft_pin_ms": True,
-    "copy_bandwidth_bytes_per_s": False,
-    "repair": False,
-    "repair_delay_ms": False,
-    "ramp_share_permille": False,
-    "ramp_ms": False,
+    "copy_bandwidth_bytes_per_s": True,
+    "repair": True,
+    "repair_delay_ms": True,
+    "ramp_share_permille": True,
+    "ramp_ms": True,
 }
 """Fields of MasterConfig that may be kept for all masters, and whether a master that leads takes a
 change up at once; else the next leader does."""

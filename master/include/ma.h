@@ -75,7 +75,7 @@ void ma_forgotten(ma_master *master, const uint8_t node_id[16], bool is_done);
 /* A member that the coordinator knows, before listening.  With such, requests that need the index wait until all of
  * them have brought their inventories, or for 1 s when one has, or for 5 s. */
 ms_status ma_expect_member(ma_master *master, const uint8_t node_id[16]);
-/* From now on: watermarks, lifetime of locations, grace, silence, forgetting, soft pins.  The rest of a configuration is
+/* From now on: watermarks, lifetime of locations, grace, silence, forgetting, soft pins, tasks, ramp.  The rest of a configuration is
  * for good. */
 void ma_reconfigure(ma_master *master, const ma_config *config);
 /* Closes every connection and joins the I/O thread. */

@@ -133,7 +133,7 @@ void md_server_strike(md_core *core, uint32_t server, uint64_t version);
 ms_status md_server_forget(md_core *core, md_now now, uint32_t server, uint64_t struck);
 /* The newest version that was given. */
 uint64_t md_version_given(const md_core *core);
-/* From now on: watermarks, lifetime of locations, grace, soft pins. */
+/* From now on: watermarks, lifetime of locations, grace, soft pins, tasks, ramp. */
 void md_reconfigure(md_core *core, const md_config *config);
 /* Numbers of members are below this; not each below it is a member's. */
 uint32_t md_server_count(const md_core *core);

@@ -448,6 +448,10 @@ void ma_reconfigure(ma_master *master, const ma_config *config) {
     master->config.evict_above_permille = config->evict_above_permille;
     master->config.evict_below_permille = config->evict_below_permille;
     master->config.soft_pin_ms = config->soft_pin_ms;
+    master->config.copy_bytes_per_s = config->copy_bytes_per_s;
+    master->config.repair_delay_ms = config->repair_delay_ms;
+    master->config.ramp_share_permille = config->ramp_share_permille;
+    master->config.ramp_ms = config->ramp_ms;
     md_config core = core_config(&master->config);
     md_reconfigure(master->core, &core);
     pthread_mutex_unlock(&master->lock);

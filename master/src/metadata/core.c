@@ -115,6 +115,10 @@ void md_reconfigure(md_core *core, const md_config *config) {
     core->config.evict_above_permille = config->evict_above_permille;
     core->config.evict_below_permille = config->evict_below_permille;
     core->config.soft_pin_ms = config->soft_pin_ms;
+    core->config.copy_bytes_per_s = config->copy_bytes_per_s;
+    core->config.repair_delay_ms = config->repair_delay_ms;
+    core->config.ramp_share_permille = config->ramp_share_permille;
+    core->config.ramp_ms = config->ramp_ms;
 }
 
 void md_close(md_core *core) {
