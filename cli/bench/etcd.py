@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import shutil
 import socket
@@ -14,10 +15,14 @@ import urllib.request
 from types import TracebackType
 
 from mooncake_store.cli.processes import end_with_parent
+from mooncake_store.coordination.etcd import leader_key
+from mooncake_store.coordination.etcd_client.address import EtcdAddress
+from mooncake_store.coordination.etcd_client.gateway import Gateway
 from mooncake_store.errors import UnavailableError
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
+ASK_TIMEOUT_S = 5.0
 
 
 class Etcd:
@@ -71,6 +76,18 @@ class Etcd:
         if self._process is not None:
             self._process.kill()
             self._process.wait(STOP_TIMEOUT_S)
+
+    def leader_pid(self) -> int:
+        """Return which process leads the cluster.
+
+        Raises:
+            UnavailableError: None does, or etcd does not answer.
+        """
+        address = EtcdAddress.parse(self.uri)
+        value = Gateway(address).read(leader_key(address.prefix), ASK_TIMEOUT_S)
+        if value is None:
+            raise UnavailableError("nobody leads")
+        return int(json.loads(value)["pid"])
 
     def __enter__(self) -> Etcd:
         return self

@@ -202,7 +202,8 @@ def test_calls_wait_for_the_next_master_and_puts_are_put_once() -> None:
                 time.sleep(0.3)
                 cluster.kill_master()
                 cluster.start_master()
-                until(lambda count=len(stored): len(stored) > count)  # type: ignore[misc]
+                before = len(stored)
+                until(lambda before=before: len(stored) > before)  # type: ignore[misc]
         finally:
             is_over.set()
             threads[0].join()

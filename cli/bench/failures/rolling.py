@@ -96,8 +96,9 @@ def run(*, watch: Watcher = silent) -> list[Row]:
             cluster.start_server(number)
             _wait(watcher, 3)
             watch("rolling restart", (number + 1) / steps)
-        for number in range(3):
-            cluster.masters.pop(0).end()
+        for number, master in enumerate(list(cluster.masters)):
+            master.end()
+            cluster.masters.remove(master)
             cluster.add_master()
             _wait(watcher, 3)
             watch("rolling restart", (number + 4) / steps)
