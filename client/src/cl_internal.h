@@ -21,11 +21,13 @@
 #define CL_NODES_MAX 4096u  /* as many as a cluster has numbers for */
 #define CL_SEGMENTS_MAX 16u /* mapped segments of one node */
 #define CL_LOCATION_SHARDS 16u
-#define CL_TOUCH_MAX 4096u              /* uses waiting to be reported; more are dropped */
-#define CL_STAGING_MAX 2u               /* staging buffers: at most so many staged puts at a time */
-#define CL_SCRATCH_ITEMS 128u           /* batches up to this need no allocation */
-#define CL_INLINE_WRITE_MAX (64u << 10) /* on the same host, smaller values go through the socket */
-#define CL_RELAY_BYTES_MAX (1u << 20)   /* larger puts gain nothing from a relayed put_end */
+#define CL_TOUCH_MAX 4096u             /* uses waiting to be reported; more are dropped */
+#define CL_STAGING_MAX 2u              /* staging buffers: at most so many staged puts at a time */
+#define CL_SCRATCH_ITEMS 128u          /* batches up to this need no allocation */
+#define CL_INLINE_WRITE_MAX (8u << 10) /* on the same host, smaller values go through the socket; */
+#define CL_INLINE_BATCH_MAX                                                                        \
+    (64u << 10) /* these too, of a batch from memory that the server cannot map: in one frame */
+#define CL_RELAY_BYTES_MAX (1u << 20) /* larger puts gain nothing from a relayed put_end */
 
 /* ---- locations ------------------------------------------------------------------------------------- */
 typedef struct cl_replica {

@@ -35,6 +35,15 @@ static cl_staging *staging_take(cl_client *client, int64_t deadline_ns) {
     return taken;
 }
 
+static bool is_staging_free(cl_client *client) {
+    bool is_free = false;
+    pthread_mutex_lock(&client->staging_lock);
+    for (size_t i = 0; i < CL_STAGING_MAX; i++)
+        is_free = is_free || !client->staging[i].busy;
+    pthread_mutex_unlock(&client->staging_lock);
+    return is_free;
+}
+
 static void staging_give(cl_client *client, cl_staging *staging) {
     pthread_mutex_lock(&client->staging_lock);
     staging->busy = false;
@@ -383,16 +392,20 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
     write_list list;
     ms_status status = list_open(&list, writes);
     bool staged_any = false;
+    /* Through a staging buffer is faster for one value, but not if it has to wait for the buffer. */
+    const uint64_t inline_max =
+        put->count == 1 && is_staging_free(client) ? CL_INLINE_WRITE_MAX : CL_INLINE_BATCH_MAX;
     for (size_t i = 0; i < put->count && status == MS_OK; i++) {
         if (nodes[i] != node || put->states[i].sealed & 1ull << replica_index)
             continue;
         const cl_replica *replica = &put->states[i].grant->replicas[replica_index];
         uint32_t source = 0;
         uint64_t source_offset = 0;
-        if (node->is_local && put->items[i].size > CL_INLINE_WRITE_MAX &&
-            (put->items[i].pieces != NULL ||
-             te_share(node->writing, put->items[i].memory, put->items[i].size, &source,
-                      &source_offset, put->write_ns) != MS_OK)) {
+        bool is_mapped = node->is_local && put->items[i].size > CL_INLINE_WRITE_MAX &&
+                         put->items[i].pieces == NULL &&
+                         te_share(node->writing, put->items[i].memory, put->items[i].size, &source,
+                                  &source_offset, put->write_ns) == MS_OK;
+        if (!is_mapped && node->is_local && put->items[i].size > inline_max) {
             ms_status staged = write_staged(put, i, replica, node);
             if (staged == MS_OK) {
                 put->states[i].sealed |= 1ull << replica_index;
