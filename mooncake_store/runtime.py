@@ -6,7 +6,10 @@ temporary directory.  It is 0700 and belongs to this user, or it is not used.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import socket
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +22,7 @@ __all__ = [
     "boot_id",
     "is_loopback",
     "master_socket",
+    "remove_dead_sockets",
     "runtime_dir",
     "shared_memory_dir",
 ]
@@ -66,6 +70,25 @@ def _private(folder: Path, *, create: bool) -> Path:
 def master_socket(port: int, environment: Mapping[str, str] | None = None) -> Path:
     """Return the Unix socket of the master that listens on `port` of this host."""
     return runtime_dir(environment, create=False) / f"master-{port}.sock"
+
+
+def remove_dead_sockets(folder: Path, kind: str = "server") -> int:
+    """Remove sockets `KIND-PID.sock` that killed processes left behind, and return how many.
+
+    A socket is dead when nothing listens on it and no process has that number.  Both, since one
+    that has just been made is not listened on yet, and a folder may be shared by containers.
+    """
+    removed = 0
+    for path in folder.glob(f"{kind}-*.sock"):
+        number = path.stem.removeprefix(f"{kind}-")
+        if not number.isdigit() or Path("/proc", number).exists():
+            continue
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
+                removed += 1
+    return removed
 
 
 def is_loopback(host: str) -> bool:

@@ -22,7 +22,7 @@ from mooncake_store.config import GIB, MIB
 from mooncake_store.coordination import Coordinator, Leader, open_coordinator
 from mooncake_store.errors import InUseError, StoreError, UnavailableError
 from mooncake_store.logs import configure, log_event
-from mooncake_store.runtime import is_loopback, runtime_dir, shared_memory_dir
+from mooncake_store.runtime import is_loopback, remove_dead_sockets, runtime_dir, shared_memory_dir
 from mooncake_store.serving import ports
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 from mooncake_store.store.config import StoreServerConfig
@@ -185,7 +185,9 @@ class StoreServerProcess:
     def _find_unix_path(self) -> Path | None:
         """Return where processes of this host look; without it they use TCP."""
         try:
-            return runtime_dir() / f"server-{os.getpid()}.sock"
+            folder = runtime_dir()
+            remove_dead_sockets(folder)
+            return folder / f"server-{os.getpid()}.sock"
         except StoreError as error:
             log_event(logger, logging.WARNING, "no_unix_socket", reason=error)
             return None
