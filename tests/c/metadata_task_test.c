@@ -2,6 +2,7 @@
 // variants: plain address
 // timeout: 300
 /* The metadata core: tasks (drain, repair, replicate, move), servers that have just joined, hosts. */
+#include "md_memory.h"
 #include "metadata_kit.h"
 
 static ms_task task_of(uint64_t id) {
@@ -409,8 +410,76 @@ static void replicas_go_to_distinct_hosts(void) {
     harness_close(h);
 }
 
+/* A pool that is full becomes a smaller pool: what was used last is kept, wherever it was. */
+static void a_drain_of_a_full_pool_keeps_what_was_used_last(void) {
+    open_without_bound();
+    harness_add_server(h, 0, 40);
+    harness_add_server(h, 1, 40);
+    for (uint32_t i = 0; i < 72; i++) {
+        EXPECT(put_at(name(i), i % 2, 1) == MS_OK);
+        harness_advance(h, 10);
+    }
+    for (uint32_t i = 0; i < 72; i += 4) /* at both */
+        EXPECT(replicas_of(name(i)) == 1 && replicas_of(name(i + 1)) == 1);
+    uint64_t id = drain_server(0);
+    harness_advance(h, 30000);
+    EXPECT(task_of(id).state == MS_TASK_DONE && objects_at(0) == 0);
+    uint32_t left = 0, used = 0;
+    for (uint32_t i = 0; i < 72; i++)
+        left += harness_exists(h, name(i));
+    for (uint32_t i = 0; i < 72; i += 4)
+        used += harness_exists(h, name(i)) + harness_exists(h, name(i + 1));
+    EXPECT(left >= 36 && left <= 40 && used >= 34); /* of 36 */
+    harness_close(h);
+}
+
+static void a_server_that_is_forgotten_drains_no_more(void) {
+    open_without_bound();
+    harness_add_server(h, 0, 100);
+    harness_add_server(h, 1, 100);
+    EXPECT(put_at("a", 0, 1) == MS_OK);
+    h->holds_copies = true;
+    uint64_t id = drain_server(0);
+    harness_advance(h, 200);
+    md_server_gone(h->core, h->now, 0, 1);
+    harness_drain(h);
+    EXPECT(md_server_forget(h->core, h->now, 0, 1000) == MS_OK);
+    harness_advance(h, 500);
+    EXPECT(task_of(id).state == MS_TASK_CANCELLED);
+    harness_close(h);
+}
+
+/* Each allocation fails once: nothing is lost, and what was begun ends. */
+static void tasks_get_over_want_of_memory(void) {
+    for (uint64_t n = 1; n < 60; n++) {
+        open_without_bound();
+        for (uint32_t i = 0; i < 3; i++)
+            harness_add_server(h, i, 200);
+        for (uint32_t i = 0; i < 60; i++)
+            EXPECT(put_at(name(i), i % 3, i % 2 == 0 ? 1 : 2) == MS_OK);
+        md_memory_fail_after(n);
+        uint64_t drain = 0, replicate = 0;
+        ms_task_order order = {.kind = MS_TASK_REPLICATE, .replica_count = 2, .prefix_length = 4};
+        ms_status status = md_server_drain(h->core, h->now, 0, &drain);
+        EXPECT(status == MS_OK || status == MS_LIMIT);
+        status = md_task_start(h->core, h->now, 0, &order, (const uint8_t *)"key-", &replicate);
+        EXPECT(status == MS_OK || status == MS_NO_MEMORY);
+        harness_drain(h);
+        harness_advance(h, 25000);
+        md_memory_fail_after(0);
+        harness_check(h);
+        EXPECT(task_of(drain).state == MS_TASK_DONE && objects_at(0) == 0);
+        for (uint32_t i = 0; i < 60; i++)
+            EXPECT(replicas_of(name(i)) >= 1);
+        harness_close(h);
+    }
+}
+
 int main(void) {
     h = malloc(sizeof *h);
+    a_drain_of_a_full_pool_keeps_what_was_used_last();
+    a_server_that_is_forgotten_drains_no_more();
+    tasks_get_over_want_of_memory();
     a_drained_server_has_nothing_left();
     a_drain_says_what_cannot_move_and_why();
     the_last_server_cannot_be_drained();

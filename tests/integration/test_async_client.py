@@ -128,6 +128,33 @@ async def test_stat_annotate_and_replicas(store: AsyncClient, prefix: str) -> No
     assert len(await store.members()) == 2
 
 
+async def test_tasks(store: AsyncClient, prefix: str) -> None:
+    names = sorted(member.name for member in await store.members())
+    await store.put(f"{prefix}a", b"x", replicas=2)
+    begun = await store.replicate_prefix(prefix, 1)
+    while not (task := await store.task(begun.id, failures=5)) or not task.has_ended:
+        await asyncio.sleep(0.01)
+    assert (task.state, task.objects_done, task.prefix) == ("done", 1, prefix)
+    found = await store.stat(f"{prefix}a")
+    assert found is not None and found.replicas_wanted == 1
+    other = next(name for name in names if name != found.replicas[0].node)
+    numbers = {member.name: member.server for member in await store.members()}
+    assert await store.move(f"{prefix}a", target=numbers[other]) == 1
+    moved = await store.move_prefix(prefix, other)
+    drained = await store.drain(other)
+    assert (await store.drain(other)).id == drained.id
+    assert {moved.id, drained.id} < {task.id for task in await store.tasks()}
+    await store.cancel_task(drained.id)
+    assert await store.undrain(other) is False
+    assert (await store.repair()).kind == "repair"
+    assert await store.task("1-999999") is None
+    with pytest.raises(RequestError):
+        await store.task("seven")
+    with pytest.raises(RequestError):
+        await store.drain("no-such-node")
+    assert await store.remove(f"{prefix}a") is True
+
+
 async def test_tensors(store: AsyncClient, prefix: str) -> None:
     numpy = pytest.importorskip("numpy")
     array = numpy.arange(1000, dtype="float32").reshape(10, 100)

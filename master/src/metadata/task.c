@@ -451,6 +451,8 @@ static void drain_pass_ended(md_core *core, md_task *task) {
     if (task->pass_sole == 0) {
         if (task->pass == MD_PASS_SOLE)
             pass_begin(core, task, MD_PASS_ALL);
+        else if (task->pass_failed != 0 && has_moved) /* what failed now may succeed */
+            pass_again(core, task, MD_PASS_ALL, AGAIN_MS);
         else if (pages_writing(server) != 0) /* a put there that is not over yet */
             pass_again(core, task, MD_PASS_SOLE, AGAIN_MS);
         else

@@ -292,6 +292,28 @@ async def test_numbers_are_kept_and_stay_when_their_nodes_are_forgotten(cluster:
     assert await second.members() == frozenset({other})
 
 
+async def test_drains_outlive_leaders_and_end_with_their_member(cluster: Backend) -> None:
+    first = cluster()
+    node, other = b"n" * 16, b"o" * 16
+    assert await first.drains() == {}
+    with pytest.raises(NotLeaderError):
+        await first.set_drain(node, 7)
+    await first.lead("here")
+    await first.raise_member(node, 1)
+    await first.set_drain(node, 2**32 + 1)
+    await first.set_drain(node, 2**32 + 2)
+    await first.set_drain(other, 2**52)
+    await first.close()
+    second = cluster()
+    assert await second.drains() == {node: 2**32 + 2, other: 2**52}
+    await second.lead("there")
+    await second.set_drain(other, None)
+    await second.set_drain(other, None)
+    assert await second.drains() == {node: 2**32 + 2}
+    await second.forget_member(NodeNumber(0, node, "node-a", struck=1))
+    assert await second.drains() == {}
+
+
 async def test_settings_of_all_masters_are_kept_and_watched(cluster: Backend) -> None:
     master, tool = cluster(), cluster()
     assert await tool.cluster_settings() == {}

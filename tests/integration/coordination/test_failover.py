@@ -208,6 +208,32 @@ def test_the_leader_is_killed_and_a_client_goes_on(cluster: Cluster) -> None:
         assert client.get("after") == b"new"
 
 
+def test_a_drain_goes_on_under_the_next_leader(cluster: Cluster) -> None:
+    first, second = cluster.masters
+    with Client(cluster.uri) as client:
+        names = sorted(member.name for member in client.members())
+        for index in range(20):
+            assert client.put(f"drained/{index}", b"value")
+        task = client.drain(names[0])
+        first.process.kill()
+        first.process.wait()
+        until(lambda: works(client, "after"), cluster.logs)
+        assert second.endpoints["epoch"] == 2
+
+        def is_done() -> bool:
+            found = client.task(task.id)  # the same one, of the first leader's epoch
+            return found is not None and found.state == "done"
+
+        until(is_done, cluster.logs)
+        states = {member.name: member.state for member in client.members()}
+        assert states == {names[0]: "draining", names[1]: "ready"}
+        for index in range(20):
+            found = client.stat(f"drained/{index}")
+            assert found is not None
+            assert [replica.node for replica in found.replicas] == [names[1]]
+        assert client.undrain(names[0]) is True
+
+
 def test_the_leader_freezes_and_never_answers_again_as_such(cluster: Cluster, kit: Any) -> None:
     first, second = cluster.masters
     asker = Asker(first.endpoints)
