@@ -165,6 +165,41 @@ static void a_full_rail_is_waited_for_when_the_other_would_take_longer(void) {
     te_schedule_close(schedule);
 }
 
+/* One whose slices neither arrive nor fail: a switch that drops, a peer that is frozen. */
+static void a_rail_that_stalls_is_not_waited_for(void) {
+    begin();
+    uint32_t fast = rail(TE_TIER_PREFERRED, UINT64_C(10000000000));
+    uint32_t slow = rail(TE_TIER_PREFERRED, UINT64_C(10000000));
+    use_all(2, 0);
+    te_job job = job_of(te_schedule_rail_look(schedule, fast).window_bytes + 8 * MIB);
+    te_schedule_submit(schedule, &job, 10000);
+    te_slice *slice, *last = NULL;
+    while ((slice = next(10000)) != NULL)
+        last = slice;
+    int64_t wake = te_schedule_wake_ns(schedule);
+    CHECK(wake > 20 * MS && wake < 30 * MS && next(wake - 1) == NULL);
+    for (int i = 0; i < 2; i++) { /* what waits goes over the slow one, slice by slice */
+        slice = next(wake);
+        CHECK(slice != NULL && slice->rail == slow);
+        done(slice, wake + 7 * MS);
+    }
+    CHECK(next(wake + 7 * MS)->rail == slow);
+    done(last, wake + 7 * MS); /* something comes: it is the best again, and waited for */
+    CHECK(next(wake + 7 * MS) == NULL && te_schedule_wake_ns(schedule) > wake + 27 * MS);
+    te_schedule_close(schedule);
+}
+
+static void the_only_rail_is_used_even_if_it_has_stalled(void) {
+    begin();
+    rail(TE_TIER_PREFERRED, 0);
+    te_job job = job_of(1000), other = job_of(1000);
+    te_schedule_submit(schedule, &job, 0);
+    CHECK(next(0) != NULL);
+    te_schedule_submit(schedule, &other, SECOND);
+    CHECK(next(SECOND) != NULL);
+    te_schedule_close(schedule);
+}
+
 static void a_failed_slice_goes_over_another_rail(void) {
     begin();
     rail(TE_TIER_PREFERRED, 0);
@@ -417,6 +452,8 @@ int main(void) {
     slices_have_no_crumbs_and_grow_with_bandwidth();
     the_penalty_of_a_tier_is_paid_when_the_queue_is_worth_it();
     a_full_rail_is_waited_for_when_the_other_would_take_longer();
+    a_rail_that_stalls_is_not_waited_for();
+    the_only_rail_is_used_even_if_it_has_stalled();
     a_failed_slice_goes_over_another_rail();
     pauses_grow_and_one_small_slice_probes();
     a_link_that_is_down_gets_nothing_until_it_is_up();

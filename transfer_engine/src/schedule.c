@@ -410,18 +410,20 @@ void te_schedule_submit(te_schedule *schedule, te_job *job, int64_t now_ns) {
 /* ---- slices ---------------------------------------------------------------------------------------------------- */
 
 int64_t te_schedule_wake_ns(const te_schedule *schedule) {
-    int64_t wake = schedule->rails.left_count > 0 ? schedule->rails.wake_ns : INT64_MAX;
+    int64_t wake = schedule->rails.wake_ns;
     return wake < schedule->earliest_deadline_ns ? wake : schedule->earliest_deadline_ns;
 }
 
-/* Groups whose left rails may be tried again are open. */
+/* Groups whose left rails may be tried again, or one of whose rails has stalled, are open. */
 static void wake_rails(te_schedule *schedule, int64_t now_ns) {
     te_slice_rails *rails = &schedule->rails;
-    if (rails->left_count == 0 || now_ns < rails->wake_ns)
+    if (now_ns < rails->wake_ns)
         return;
     rails->wake_ns = INT64_MAX;
     for (uint32_t i = 0; i < rails->count; i++) {
         const te_slice_rail *rail = &rails->rails[i];
+        if (rail->state == RAIL_UP && te_slice_rail_stall_ns(rail) <= now_ns)
+            te_group_set_put(&schedule->open, rail->group);
         if (rail->state != RAIL_LEFT)
             continue;
         if (rail->retry_ns <= now_ns)

@@ -9,6 +9,10 @@
 #define PAUSE_NS_MIN INT64_C(50000000)
 #define PAUSE_NS_MAX INT64_C(1000000000)
 #define IDLE_PROBE_NS INT64_C(1000000000)
+/* A rail of which nothing has come for four times as long as all that is in flight should take has stalled, and gets
+ * no more until something comes. */
+#define STALL_FACTOR 4.0
+#define STALL_NS_MIN INT64_C(20000000)
 #define ROUND_TRIP_AGE_NS INT64_C(10000000000)
 #define WINDOW_BYTES_MAX ((double)(UINT64_C(256) << 20))
 #define NS_PER_BYTE_MAX 1e4 /* 100 kB a second: what is slower looks so */
@@ -87,8 +91,16 @@ static double cost_of(const te_slice_rails *rails, const te_slice_rail *rail, do
     return (queue + bytes * rail->ns_per_byte) * penalty_of_tier[rail->tier];
 }
 
-uint32_t te_slice_rail_choose(const te_slice_rails *rails, uint32_t first, uint64_t bytes,
+int64_t te_slice_rail_stall_ns(const te_slice_rail *rail) {
+    if (rail->slices == 0)
+        return INT64_MAX;
+    double expected = (double)rail->in_flight * rail->ns_per_byte + (double)rail->round_trip_ns;
+    return rail->progress_ns + STALL_NS_MIN + (int64_t)(STALL_FACTOR * expected);
+}
+
+uint32_t te_slice_rail_choose(te_slice_rails *rails, uint32_t first, uint64_t bytes,
                               uint64_t waiting, int64_t now_ns, bool *is_probe) {
+    uint32_t stalled = TE_SCHEDULE_NONE;
     uint32_t best = TE_SCHEDULE_NONE, open = TE_SCHEDULE_NONE, idle = TE_SCHEDULE_NONE;
     double best_cost = 0, open_cost = 0;
     uint32_t up_count = 0;
@@ -102,6 +114,11 @@ uint32_t te_slice_rail_choose(const te_slice_rails *rails, uint32_t first, uint6
         if (rail->state != RAIL_UP)
             continue;
         up_count++;
+        if (te_slice_rail_stall_ns(rail) <= now_ns) {
+            if (rail->in_flight < rail->window)
+                stalled = i;
+            continue;
+        }
         double cost = cost_of(rails, rail, (double)bytes);
         if (best == TE_SCHEDULE_NONE || cost < best_cost) {
             best = i;
@@ -118,12 +135,18 @@ uint32_t te_slice_rail_choose(const te_slice_rails *rails, uint32_t first, uint6
         *is_probe = true; /* what was slow a second ago need not be so now */
         return idle;
     }
+    if (best == TE_SCHEDULE_NONE) /* a rail that may have stalled is better than none */
+        return stalled;
     if (open == TE_SCHEDULE_NONE || open == best)
         return open;
     const te_slice_rail *full = &rails->rails[best];
     double through =
         (double)(full->in_flight + waiting) * full->ns_per_byte * penalty_of_tier[full->tier];
-    return open_cost <= through ? open : TE_SCHEDULE_NONE;
+    if (open_cost <= through)
+        return open;
+    if (te_slice_rail_stall_ns(full) < rails->wake_ns) /* it is not waited for longer */
+        rails->wake_ns = te_slice_rail_stall_ns(full);
+    return TE_SCHEDULE_NONE;
 }
 
 uint64_t te_slice_rail_slice_bytes(const te_slice_rails *rails, uint32_t index, bool is_probe) {
@@ -145,7 +168,8 @@ void te_slice_rail_begin(te_slice_rails *rails, te_slice *slice, int64_t now_ns)
     slice->delivered_before = rail->delivered;
     slice->bytes_ahead = rail->in_flight;
     rail->in_flight += slice->bytes;
-    rail->slices++;
+    if (rail->slices++ == 0)
+        rail->progress_ns = now_ns;
     rail->given_ns = now_ns;
     if (rail->nic != TE_SCHEDULE_NONE)
         rails->nics[rail->nic].in_flight += slice->bytes;
@@ -202,6 +226,7 @@ void te_slice_rail_end(te_slice_rails *rails, const te_slice *slice, bool has_fa
         rails->nics[rail->nic].in_flight -= slice->bytes;
     if (!has_failed) {
         rail->delivered += slice->bytes;
+        rail->progress_ns = now_ns;
         measure(rails, slice, now_ns);
         if (rail->state == RAIL_PROBING) {
             rail->state = RAIL_UP;

@@ -12,7 +12,8 @@
  * Which rail.  The one on which the slice is predicted to end first: (bytes in flight + slice) / bandwidth, times the
  * penalty of its tier, where the bytes in flight are the rail's or its local NIC's, whichever take longer.  On a rail
  * no more is in flight than keeps it busy, so that what comes later and is more urgent needs not wait long.  When the
- * best rail is full, another one is taken only if it ends before the best would be through with all that waits.
+ * best rail is full, another one is taken only if it ends before the best would be through with all that waits.  A
+ * rail from which nothing comes for much longer than predicted has stalled: the others are taken.
  *
  * How much.  A slice is what a rail moves in `slice_ns`, at least `slice_bytes`, and not more than a rail's share of
  * what waits, so that large jobs are spread; small jobs of one flow are put together into one.

@@ -27,6 +27,7 @@ typedef struct te_slice_rail {
     int64_t round_trip_ns,
         round_trip_until_ns; /* of a slice on the empty rail; how long it counts */
     int64_t given_ns;        /* when it was last given a slice */
+    int64_t progress_ns;     /* when something last came, or it began to be busy */
     int64_t retry_ns;
 } te_slice_rail;
 
@@ -34,7 +35,8 @@ typedef struct te_slice_rails {
     te_slice_rail *rails;
     te_slice_nic *nics;
     uint32_t count, first_free, left_count;
-    int64_t wake_ns; /* the first retry of those that were left */
+    int64_t
+        wake_ns; /* the first retry of those that were left, or end of patience with a full one */
     const te_schedule_config *config;
 } te_slice_rails;
 
@@ -42,8 +44,10 @@ void te_slice_rail_init(te_slice_rails *rails, uint32_t index, uint64_t bandwidt
 /* Nothing is in flight on it, and no group has it any more. */
 void te_slice_rail_free(te_slice_rails *rails, uint32_t index);
 /* The rail from the list that begins with `first` for `bytes` of `waiting`; NONE: better to wait. */
-uint32_t te_slice_rail_choose(const te_slice_rails *rails, uint32_t first, uint64_t bytes,
+uint32_t te_slice_rail_choose(te_slice_rails *rails, uint32_t first, uint64_t bytes,
                               uint64_t waiting, int64_t now_ns, bool *is_probe);
+/* When the rail counts as stalled, if nothing comes before. */
+int64_t te_slice_rail_stall_ns(const te_slice_rail *rail);
 /* What a slice over it should hold. */
 uint64_t te_slice_rail_slice_bytes(const te_slice_rails *rails, uint32_t index, bool is_probe);
 void te_slice_rail_begin(te_slice_rails *rails, te_slice *slice, int64_t now_ns);
