@@ -119,7 +119,7 @@ def stat(key: str, hash_of: HashOf, names: dict[int, str]) -> Command[ObjectStat
     return Command(Method.STAT, _key_item(key, hash_of).encode(), decode, key=key)
 
 
-def _word(words: type[IntEnum], number: int) -> str:
+def word_of(words: type[IntEnum], number: int) -> str:
     """A number's name; a newer master may use numbers that this side has no word for."""
     try:
         return words(number).name.lower()
@@ -145,7 +145,7 @@ def explain(key: str, hash_of: HashOf, members: Sequence[Member]) -> Command[Exp
     def fate(item: frames.Fate) -> Fate:
         server = item.server - 1
         return Fate(
-            kind=_word(FateKind, item.kind),
+            kind=word_of(FateKind, item.kind),
             version=item.version or None,
             size_bytes=item.size,
             age_s=item.age_ms / 1000,
@@ -178,7 +178,7 @@ def explain(key: str, hash_of: HashOf, members: Sequence[Member]) -> Command[Exp
             fates=tuple(map(fate, answer.fates)),
             leading_s=answer.leading_ms / 1000,
             history_s=answer.history_ms / 1000,
-            policy=_word(Policy, answer.policy),
+            policy=word_of(Policy, answer.policy),
         )
 
     return Command(Method.EXPLAIN, _key_item(key, hash_of).encode(), decode, key=key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mooncake_store.client import commands
-from mooncake_store.client.commands import Command
+from mooncake_store.client.commands import Command, word_of
 from mooncake_store.client.results import Member, Task, TaskFailure
 from mooncake_store.errors import ObjectNotFoundError, RequestError, Status
 from mooncake_store.protocol import frames
@@ -71,8 +71,8 @@ def _task(item: frames.Task, names: dict[int, str]) -> Task:
 
     return Task(
         id=task_id(item.task),
-        kind=TaskKind(item.kind).name.lower(),
-        state=TaskState(item.state).name.lower(),
+        kind=word_of(TaskKind, item.kind),
+        state=word_of(TaskState, item.state),
         source=name(item.source_server),
         target=name(item.target_server),
         prefix=item.prefix.decode(errors="replace"),
