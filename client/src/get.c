@@ -2,7 +2,7 @@
  *
  * A batch goes in rounds.  Each round reads what has a location (the cache's, then those of one look-up): it picks a
  * replica for each item, copies the local ones and reads the others, one te_read a node.  A word that
- * differs means the location was stale: it is forgotten and looked up once more; after that it is a miss
+ * differs means the location was stale: it is forgotten and looked up again, a few times; after that it is a miss
  * (check_always).  A replica that fails is not tried again in this call.
  *
  * A node has the hedge's time first; then other replicas and other nodes have their turn.  What was left behind for
@@ -13,6 +13,7 @@
 #include "pieces.h"
 
 #define ROUNDS_MAX 12u
+#define LOOKUPS_MAX 4u /* of one item: moves of its copies, and upserts, overtake reads */
 #define PREFETCH_GROUP 32u
 
 typedef struct read_state {
@@ -174,7 +175,7 @@ static void stale(cl_client *client, cl_item *item, read_state *state) {
     cl_location_release(state->location);
     state->location = NULL;
     state->tried = state->hurried = 0;
-    if (state->lookups >= 1)
+    if (state->lookups >= LOOKUPS_MAX)
         item->status = MS_NOT_FOUND;
 }
 

@@ -265,6 +265,7 @@ static ms_status take_ends(cl_putting *put, const uint8_t *body, size_t length, 
         if (wants_end(put, i)) {
             ms_status status = (ms_status)ms_array_u32(statuses, at++);
             put->items[i].status = status;
+            put->states[i].ended = true;
             put->items[i].replica_count = (uint32_t)__builtin_popcountll(put->states[i].sealed);
             /* COMPLETE cannot come from a first put_end; from a repeated one it means that it is done. */
             if (status == MS_COMPLETE)
@@ -510,9 +511,6 @@ static ms_status put_finish(cl_putting *put, size_t wanted, ms_status status, cl
     ms_status ended = wanted == 0 ? MS_OK : end_finish(put, wanted, failure);
     if (ended != MS_OK)
         ended = find_sealed(put, ended, failure);
-    for (size_t i = 0; ended == MS_OK && i < put->count; i++)
-        if (put->states[i].sealed != 0 && put->items[i].status != MS_PENDING)
-            put->states[i].ended = true;
     if (put->end.number != 0)
         cl_number_end(put->client, put->end.number);
     status = status == MS_OK ? ended : status;

@@ -72,8 +72,8 @@ def _run(plan: Plan, out: Path | None) -> int:
     report = run(plan, folder, say)
     print(
         f"  {report.operations} operations, {sum(report.faults.values())} faults, "
-        f"{report.epochs} epochs, well again after {report.healing_s_max:g} s at most; "
-        f"packets: {report.packets}",
+        f"{report.epochs} epochs, {report.stalls} stalls of this machine, "
+        f"well again after {report.healing_s_max:g} s at most; packets: {report.packets}",
         flush=True,
     )
     status = _tell(report.broken, folder)

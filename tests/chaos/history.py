@@ -258,13 +258,17 @@ class Recorder:
         ends_sessions: bool = False,
         moves_clocks: bool = False,
         stops_clients: bool = False,
+        since_ns: int | None = None,
     ) -> None:
-        """Say, before it is done, that a fault begins; its name is used once."""
+        """Say, before it is done, that a fault begins; its name is used once.
+
+        What was noticed only afterwards began at `since_ns`.
+        """
         self._append(
             {
                 "is": "fault",
                 "name": name,
-                "at_ns": self._clock_ns(),
+                "at_ns": self._clock_ns() if since_ns is None else since_ns,
                 "cuts_off": cuts_off,
                 "hides": hides,
                 "ends_sessions": ends_sessions,

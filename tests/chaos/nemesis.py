@@ -23,6 +23,8 @@ from .processes import Process
 _ASK_TIMEOUT_S = 0.5
 _ASK_PAUSE_S = 0.1
 _POLL_S = 0.05
+_TICK_S = 0.1
+_STALL_S = 1.0
 
 
 class Watch:
@@ -85,6 +87,44 @@ class Watch:
         self._recorder.close()
         if self._client is not None:
             self._client.close()
+
+
+class Ticker:
+    """Notices that the machine has stood still, which is a fault that nobody planned.
+
+    Args:
+        history: Is told.
+    """
+
+    def __init__(self, history: Path) -> None:
+        self._recorder = Recorder(history, "ticker")
+        self._is_ending = threading.Event()
+        self.stalls = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        before_ns = time.monotonic_ns()
+        while not self._is_ending.wait(_TICK_S):
+            now_ns = time.monotonic_ns()
+            if now_ns - before_ns > _STALL_S * 1e9:
+                self.stalls += 1
+                name = f"stall {self.stalls}"
+                self._recorder.fault(
+                    name,
+                    cuts_off=True,
+                    hides=True,
+                    ends_sessions=True,
+                    stops_clients=True,
+                    since_ns=before_ns,
+                )
+                self._recorder.healed(name)
+            before_ns = now_ns
+
+    def close(self) -> None:
+        self._is_ending.set()
+        self._thread.join()
+        self._recorder.close()
 
 
 class Nemesis:

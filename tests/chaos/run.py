@@ -19,7 +19,7 @@ from .checker import Bounds, check
 from .cluster import LOCATION_LIFETIME_S, Cluster
 from .faults import CLIENTS, MASTERS, Plan
 from .history import Outcome, Recorder, read_history
-from .nemesis import Nemesis, Watch
+from .nemesis import Nemesis, Ticker, Watch
 from .nodes import NodeError
 from .worker import TIMEOUT_S
 
@@ -54,6 +54,8 @@ class Report:
     outcomes: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     skipped_faults: int = 0
+    stalls: int = 0
+    """How often the machine itself stood still for more than a second."""
     packets: dict[str, int] = field(default_factory=dict)
     epochs: int = 0
     healing_s_max: float = 0.0
@@ -94,6 +96,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Report:
 def _hurt(
     cluster: Cluster, plan: Plan, history: Path, report: Report, say: Callable[[str], None]
 ) -> None:
+    ticker = Ticker(history)
     watch = Watch(cluster.uri, history)
     with Recorder(history, "nemesis") as recorder:
         if plan.evicts:
@@ -107,6 +110,8 @@ def _hurt(
             report.packets = cluster.network.counts()
         finally:
             watch.close()
+            ticker.close()
+            report.stalls = ticker.stalls
             report.faults = dict(nemesis.done)
             report.skipped_faults = nemesis.skipped
             report.healing_s_max = round(max(watch.healing_s.values(), default=0.0), 2)

@@ -49,6 +49,7 @@ _WEIGHTS = {
     "exists": 8,
     "view": 5,
     "pin": 5,
+    "copy": 2,
 }
 _SIZES = ((60, 4096), (30, 65536), (9, 262_144), (1, 1_048_576))
 
@@ -99,6 +100,7 @@ class Worker:
             "exists": self._exists,
             "view": self._view,
             "pin": self._pin,
+            "copy": self._copy,
         }
 
     def step(self) -> None:
@@ -182,6 +184,11 @@ class Worker:
             outcome = Outcome.UNKNOWN
         self._record.end(call, outcome, epoch=self._same_epoch(epoch))
         self._count(outcome)
+
+    def _copy(self, key: str) -> None:
+        """Another replica, or another place: not for the history, it changes no bytes."""
+        with contextlib.suppress(StoreError):
+            self._client.change_replica(key, self._choose.choice((0, 2, 3)), timeout_s=TIMEOUT_S)
 
     def _same_epoch(self, before: int) -> int | None:
         """The epoch of the master that answered; None: another one took over meanwhile."""

@@ -113,3 +113,26 @@ def test_pins_of_a_batch_with_a_bad_key_are_a_list(shared_cluster: Cluster) -> N
             assert type(results) is list
             assert results[0] is True and isinstance(results[1], StoreError)
         store.remove("faults/pin")
+
+
+@pytest.mark.timeout(120)
+def test_a_put_short_of_replicas_leaves_nothing_behind() -> None:
+    """One replica is sealed when the put is given up: it must not come to light later."""
+    with (
+        Cluster(pool_size_bytes=64 * MIB, servers=2) as cluster,
+        Client(cluster.address, use_local_paths=False) as store,
+    ):
+        cluster.servers[1].signal(signal.SIGSTOP)
+        value = value_of("half", 256 * KIB)
+        before = store.counters().totals["puts_revoked_total"]
+        with pytest.raises(StoreError):
+            store.put("half", value, replicas=2, min_replicas=2, timeout_s=1.0)
+        totals = store.counters().totals
+        assert totals["puts_open"] == 0
+        assert totals["puts_revoked_total"] > before
+        cluster.servers[1].signal(signal.SIGCONT)
+        cluster.kill_master()
+        cluster.start_master()
+        assert wait_until(lambda: sum(m.state == "ready" for m in store.members()) == 2)
+        assert store.get("half") is None
+        assert store.put("half", value, replicas=2, min_replicas=2, timeout_s=10.0) is True
