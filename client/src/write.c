@@ -265,6 +265,17 @@ static void replica_failed(cl_putting *put, size_t index, ms_status status) {
         put->states[index].failed = status;
 }
 
+/* What a server said of one write.  Room there is for the object, the master has granted it: what is full is the file
+ * system in which the server keeps its records. */
+static void write_refused(cl_putting *put, size_t index, const cl_node *node, ms_status status,
+                          cl_failure *failure) {
+    if (status == MS_NO_SPACE)
+        cl_fail(failure, status, "write", node->name,
+                "the file system that holds this server's memory is full (/dev/shm, or its "
+                "--segment-dir): make room there");
+    replica_failed(put, index, status);
+}
+
 /* A node that is known not to answer is not written to while another one could be. */
 static bool is_avoided(const cl_putting *put, cl_node *node) {
     return !put->is_last && cl_node_state(node) != CL_BREAKER_CLOSED &&
@@ -350,7 +361,7 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list,
             for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
                 if (!is_sealed(list->statuses[at])) {
                     sealed = false;
-                    replica_failed(put, i, (ms_status)list->statuses[at]);
+                    write_refused(put, i, node, (ms_status)list->statuses[at], failure);
                 }
             if (sealed)
                 put->states[i].sealed = 1;
@@ -442,7 +453,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
                 for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
                     if (!is_sealed(list.statuses[at])) {
                         sealed = false;
-                        replica_failed(put, i, (ms_status)list.statuses[at]);
+                        write_refused(put, i, node, (ms_status)list.statuses[at], failure);
                     }
                 if (sealed)
                     put->states[i].sealed |= bit;

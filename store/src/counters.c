@@ -37,6 +37,9 @@ static const struct {
     [ST_COUNT_PENDING_FREES] = {"pending_frees", "Freed extents that are still in use."},
     [ST_COUNT_INVENTORY_BYTES] = {"inventory_bytes", "Of the inventory's files."},
     [ST_COUNT_COMPACTIONS] = {"compactions_total", "Rewrites of an inventory file."},
+    [ST_COUNT_LINES_DROPPED] = {"log_lines_dropped_total", "Log lines that nobody took in time."},
+    [ST_COUNT_STORAGE_FULL] = {"storage_full_total",
+                               "Puts refused because the file system had no room for a record."},
     [ST_COUNT_CONNECTIONS] = {"connections", "Connections of clients and other servers."},
     [ST_COUNT_IS_ADOPTED] = {"adopted", "1 while connected to a master that has the inventory."},
 };

@@ -34,6 +34,8 @@ void st_log(st_server *server, int severity, const char *format, ...) {
     if (server->log_count == LOG_LINES) { /* nobody reads: the oldest goes */
         server->log_first = (server->log_first + 1) % LOG_LINES;
         server->log_count--;
+        server->log_dropped++;
+        st_count_add(server, ST_COUNT_LINES_DROPPED, 1);
     }
     struct st_log_line *line =
         &server->log_lines[(server->log_first + server->log_count) % LOG_LINES];
@@ -50,7 +52,13 @@ void st_log(st_server *server, int severity, const char *format, ...) {
 size_t st_next_log(st_server *server, char *text, size_t size, int *severity) {
     size_t length = 0;
     pthread_mutex_lock(&server->log_lock);
-    if (server->log_count != 0 && size != 0) {
+    if (server->log_dropped != 0 && size != 0) {
+        length = (size_t)snprintf(text, size, "lines_dropped count=%u reason=\"nobody took them\"",
+                                  server->log_dropped);
+        length = length < size ? length : size - 1;
+        *severity = 1;
+        server->log_dropped = 0;
+    } else if (server->log_count != 0 && size != 0) {
         const struct st_log_line *line = &server->log_lines[server->log_first];
         snprintf(text, size, "%s", line->text);
         length = strlen(text);

@@ -149,27 +149,30 @@ static ms_status check_object(st_server *server, const ms_seal *seal, uint64_t v
 /* Lock held, checks done.  Word, then record, then (the caller's) answer *(answer_last)*. */
 static ms_status seal_extent(st_segment *segment, uint32_t page, uint32_t page_count,
                              uint64_t version, const ms_seal_view *seal) {
-    st_extent extent = {.version = version,
-                        .note = version, /* a record's first note has its version */
-                        .size = seal->head.size,
-                        .expiry_ms = seal->head.expiry_ms,
-                        .group = seal->head.group,
-                        .hash = seal->head.hash,
-                        .parent = seal->head.parent,
-                        .page = page,
-                        .page_count = page_count,
-                        .checksum = seal->head.checksum,
-                        .part = seal->head.part,
-                        .part_count = seal->head.part_count,
-                        .key_length = seal->head.key_length,
-                        .tenant_length = seal->head.tenant_length,
-                        .flags = seal->head.flags,
-                        .tenant = (const uint8_t *)seal->tenant,
-                        .key = (const uint8_t *)seal->key};
+    st_extent extent = {
+        .version = version,
+        .note = version, /* a record's first note has its version */
+        .size = seal->head.size,
+        .expiry_ms = seal->head.expiry_ms,
+        .group = seal->head.group,
+        .hash = seal->head.hash,
+        .parent = seal->head.parent,
+        .page = page,
+        .page_count = page_count,
+        .checksum = seal->head.checksum,
+        .part = seal->head.part,
+        .part_count = seal->head.part_count,
+        .key_length = seal->head.key_length,
+        .tenant_length = seal->head.tenant_length,
+        /* A client's object is no copy, whatever it says: copies give way to notes *(note_ranks)*. */
+        .flags = (uint8_t)(seal->head.flags & ~MS_OBJECT_IS_COPY),
+        .tenant = (const uint8_t *)seal->tenant,
+        .key = (const uint8_t *)seal->key};
     ms_status status = st_inventory_reserve(segment->inventory, &extent);
     if (status != MS_OK) {
         /* Clients hear of a full pool, which it is not: only this line tells that a file system is. */
         st_log(segment->server, 2, "inventory_not_extended status=%s", ms_status_name(status));
+        st_count_add(segment->server, ST_COUNT_STORAGE_FULL, 1);
         return status;
     }
     ST_STEP("seal: before the word");

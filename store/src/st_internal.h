@@ -55,6 +55,8 @@ typedef enum {
     ST_COUNT_ADOPTIONS,
     ST_COUNT_DIALS,
     ST_COUNT_FRAMES_REFUSED,
+    ST_COUNT_LINES_DROPPED,
+    ST_COUNT_STORAGE_FULL,
     ST_COUNT_STORED_END, /* counted in st_server.counts up to here; the rest is asked */
     ST_COUNT_BYTES_TOTAL = ST_COUNT_STORED_END,
     ST_COUNT_BYTES_READY,
@@ -154,6 +156,7 @@ struct st_server {
     pthread_mutex_t log_lock;
     struct st_log_line *log_lines;
     uint32_t log_first, log_count;
+    uint32_t log_dropped; /* since the last line was taken */
     int log_event;
 };
 

@@ -125,6 +125,49 @@ static void a_forgotten_server_comes_back_as_an_empty_one(void) {
     harness_close(h);
 }
 
+static ms_status tell_noted(uint32_t server, const char *key, uint64_t version, uint64_t note,
+                            uint8_t flags) {
+    ms_inventory_item item = {.hash = harness_hash(h, key),
+                              .version = version,
+                              .size = 4096,
+                              .note = note,
+                              .page = 3,
+                              .page_count = 1,
+                              .part_count = 1,
+                              .key_length = (uint16_t)strlen(key),
+                              .state = 1,
+                              .tenant_length = 7,
+                              .flags = flags};
+    return md_inventory(h->core, h->now, server, 1, &item, (const uint8_t *)"default",
+                        (const uint8_t *)key);
+}
+
+/* Who was away when a note was taken gets it, and so does who came before the one that has it. */
+static void a_holder_that_is_behind_is_told_the_newest_note(void) {
+    for (uint32_t behind = 0; behind < 2; behind++) {
+        harness_open_default(h);
+        uint32_t server;
+        h->holds_notes = true;
+        for (uint32_t node = 0; node < 2; node++) {
+            EXPECT(harness_join_as(h, node, 1, 100, 100, "", &server) == MS_OK && server == node);
+            bool is_old = node == behind;
+            EXPECT(tell_noted(node, "a", 5, is_old ? 5 : 9, is_old ? 0 : MS_OBJECT_HARD_PIN) ==
+                   MS_OK);
+            EXPECT(md_inventory_end(h->core, h->now, node, 1) == MS_OK);
+            if (node == 0)
+                harness_drain(h);
+            EXPECT(h->note_count == 0);
+        }
+        bool is_told = false;
+        for (md_effect effect; md_next_effect(h->core, &effect);)
+            if (effect.kind == MD_EFFECT_NOTE && effect.server == behind)
+                is_told = effect.note.note == 9 && effect.note.version == 5 &&
+                          effect.note.page == 3 && (effect.note.flags & MS_OBJECT_HARD_PIN) != 0;
+        EXPECT(is_told);
+        harness_close(h);
+    }
+}
+
 int main(void) {
     h = malloc(sizeof *h);
     EXPECT(h != NULL);
@@ -132,6 +175,7 @@ int main(void) {
     only_numbers_of_the_forgotten_are_given_again_and_not_by_this_leader();
     what_leaves_with_a_forgotten_server();
     a_forgotten_server_comes_back_as_an_empty_one();
+    a_holder_that_is_behind_is_told_the_newest_note();
     free(h);
     return 0;
 }

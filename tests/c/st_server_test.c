@@ -320,7 +320,9 @@ static void test_notes(void) {
                .version = version_of(1),
                .bytes = &byte,
                .length = 1,
-               .flags = MS_OBJECT_IS_COPY}; /* which no note changes */
+               .checksum = ms_crc32c(0, &byte, 1),
+               /* The first no note changes, the second no client can say. */
+               .flags = MS_OBJECT_HAS_CHECKSUM | MS_OBJECT_IS_COPY};
     CHECK_STATUS(client_put(&client, &put), MS_OK);
     struct {
         uint64_t version, note;
@@ -347,7 +349,7 @@ static void test_notes(void) {
     CHECK_STATUS(master_adopt(&master, EPOCH, &found), MS_OK);
     CHECK(found.count == 1 && found.items[0].note == version_of(5) &&
           found.items[0].expiry_ms == 1000);
-    CHECK(found.items[0].flags == (MS_OBJECT_HARD_PIN | MS_OBJECT_IS_COPY) &&
+    CHECK(found.items[0].flags == (MS_OBJECT_HARD_PIN | MS_OBJECT_HAS_CHECKSUM) &&
           found.items[0].version == version_of(1));
     CHECK(found.items[0].state == 1 && found.items[0].page == 3 && found.items[0].size == 1);
     client_close(&client);

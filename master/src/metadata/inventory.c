@@ -55,10 +55,22 @@ static int64_t expiry_of(const md_core *core, uint64_t expiry_wall_ms) {
 }
 
 /* Flags and expiry of the note with the highest number count. */
+/* Best effort: without memory for it its holders stay as they are. */
+static void remember_uneven(md_server *server, ms_hash hash) {
+    ms_hash *uneven = md_array_reserve(server->uneven, &server->uneven_capacity, sizeof(ms_hash),
+                                       server->uneven_count + 1);
+    if (uneven == NULL)
+        return;
+    server->uneven = uneven;
+    uneven[server->uneven_count++] = hash;
+}
+
 static void take_note(md_core *core, md_shard *shard, uint32_t record, const held *replica) {
     md_record *at = md_record_at(shard, record);
     const md_extra *known = md_record_extra(shard, at);
     uint64_t note = known != NULL && known->note != 0 ? known->note : at->version;
+    if (replica->note != note)
+        remember_uneven(server_at(core, replica->server), replica->hash);
     if (replica->note <= note)
         return;
     md_extra *extra = md_record_need_extra(shard, record);
@@ -370,6 +382,9 @@ void md_inventory_drop(md_core *core, uint32_t server) {
     md_memory_unmap(at->used, at->used_capacity * sizeof(md_used));
     at->used = NULL;
     at->used_count = at->used_capacity = 0;
+    md_memory_unmap(at->uneven, at->uneven_capacity * sizeof(ms_hash));
+    at->uneven = NULL;
+    at->uneven_count = at->uneven_capacity = 0;
     md_map_close(&at->confirmed);
     for (uint32_t i = 0; i < core->partial_of.capacity;) {
         uint32_t partial = core->partial_of.slots[i].value;
@@ -598,6 +613,8 @@ ms_status md_inventory_end(md_core *core, md_now now, uint32_t server, uint32_t 
         at->needs_sweep = 0;
         at->is_condemned = 0;
         at->tombstones = 0;
+        for (uint32_t i = 0; i < at->uneven_count; i++)
+            md_note_again(core, at->uneven[i]);
         md_inventory_drop(core, server);
         md_absent_count(core);
         if (md_all_are_adopted(core))

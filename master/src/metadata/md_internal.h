@@ -202,6 +202,9 @@ typedef struct md_server {
     md_used *used;         /* while an inventory comes in */
     uint32_t used_count, used_capacity;
     md_map confirmed;
+    ms_hash
+        *uneven; /* objects of which it has another note than others; told at the inventory's end */
+    uint32_t uneven_count, uneven_capacity;
 } md_server;
 
 typedef struct md_session {
@@ -775,6 +778,8 @@ void md_expiry_sweep(md_core *core, uint32_t extras);
 void md_note_timer(md_core *core, uint32_t note);
 void md_change_timer(md_core *core, uint32_t change);
 void md_notes_server_gone(md_core *core, uint32_t server);
+/* Every holder gets the object's newest note once more; nobody waits for it. */
+void md_note_again(md_core *core, ms_hash hash);
 void md_changes_server_gone(md_core *core, uint32_t server);
 /* Ends the change of that object, if there is one; its targets' extents leave with `leave`, or (0) on their
  * own: false then means no memory, and that nothing has happened yet. */

@@ -51,6 +51,39 @@ ms_status md_note_start(md_core *core, ms_hash hash, uint64_t version, uint32_t 
     return MS_PENDING;
 }
 
+void md_note_again(md_core *core, ms_hash hash) {
+    uint32_t shard_number = md_shard_of(hash);
+    md_shard *shard = &core->shards[shard_number];
+    uint32_t record = md_index_find(shard, hash, MD_RECORD_COMPLETE);
+    if (record == 0)
+        return;
+    md_record *at = md_record_at(shard, record);
+    const md_extra *extra = md_record_extra(shard, at);
+    if (extra == NULL || extra->note == 0)
+        return;
+    md_replica_set set;
+    md_record_replicas(shard, at, &set);
+    for (uint32_t i = 0; i < set.count; i++) {
+        const md_server *server = &core->servers[set.replicas[i].server];
+        md_effect *effect = set.replicas[i].state == MD_REPLICA_THERE && is_in_touch(server)
+                                ? md_effect_push(core, MD_EFFECT_NOTE)
+                                : NULL;
+        if (effect == NULL)
+            continue;
+        effect->server = set.replicas[i].server;
+        effect->waiter = md_version_next(core); /* of its answer nobody asks */
+        effect->note = (ms_note){.epoch = core->config.epoch,
+                                 .incarnation = server->incarnation,
+                                 .version = at->version,
+                                 .note = extra->note,
+                                 .expiry_ms = md_wall_expiry(core, md_record_expiry(shard, at)),
+                                 .segment = set.replicas[i].segment,
+                                 .page = set.extents[i][0].page,
+                                 .flags = (at->flags & MD_OBJECT_FLAGS) |
+                                          ms_wanted_flags(at->more_wanted + 1u)};
+    }
+}
+
 static void note_end(md_core *core, uint32_t number, ms_status status) {
     md_note ended = *note_at(core, number);
     md_timer_stop(core, &note_at(core, number)->timer);

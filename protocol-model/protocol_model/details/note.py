@@ -113,6 +113,13 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
                         leaders=_put(state.leaders, i, told), servers=_put(state.servers, s, raised)
                     ),
                 )
+            if s in leader.adopted and server.note.number < leader.note.number:
+                again = state.network | {Frame(False, leader.epoch, s, leader.note)}
+                if again != state.network:
+                    yield (
+                        f"leader {leader.epoch} tells server {s}, which is behind",
+                        state._replace(network=again),
+                    )
         request = leader.request
         if request is None:
             if leader.adopted and state.asked < REQUESTS_MAX:

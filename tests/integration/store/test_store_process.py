@@ -362,7 +362,7 @@ def test_a_file_system_that_is_full_is_named_in_the_log(host: Host, tmp_path: Pa
         with pytest.raises(OSError, match="No space left"):
             fill.write_bytes(bytes(24 * MIB))
         with Client(master.address) as client:
-            with pytest.raises(PoolFullError):
+            with pytest.raises(PoolFullError, match="file system"):
                 client.put("key", b"value")
             server.wait_log("inventory_not_extended status=NO_SPACE")
             fill.unlink()
