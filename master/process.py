@@ -37,6 +37,7 @@ from mooncake_store.master.ledger import Ledger
 from mooncake_store.master.service import MasterService, log
 from mooncake_store.runtime import DEFAULT_PORT, boot_id, is_loopback, master_socket, runtime_dir
 from mooncake_store.serving import ports
+from mooncake_store.serving.notify import notify
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 
 if TYPE_CHECKING:
@@ -225,6 +226,7 @@ class MasterProcess:
         config = self._config
         if coordinator.waits_to_lead:
             log(logging.INFO, "standing_by", coordinator=coordinator.name)
+            notify("READY=1\nSTATUS=standing by")  # it has started: it may wait for ever
         leadership = await coordinator.lead(f"{config.address} port {config.port or 'any'}")
         self._lease_changes = coordinator.lease()
         self._lease = await anext(self._lease_changes)
@@ -376,6 +378,9 @@ class MasterProcess:
             return {"epoch": 0, "cluster": ""}
         leadership = self._service.leadership
         return {"epoch": leadership.epoch, "cluster": f"{leadership.cluster:016x}"}
+
+    def is_live(self) -> bool:
+        return self._live().is_ok
 
     def _live(self) -> Check:
         if self._service is None:

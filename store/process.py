@@ -346,6 +346,9 @@ class StoreServerProcess:
         self._held["gRPC"].close()  # the server has the port now
         log_event(logger, logging.INFO, "grpc_serving", port=port)
 
+    def is_live(self) -> bool:
+        return self._service is None or self._live().is_ok
+
     def _live(self) -> Check:
         age_s = self.service.status().tick_age_s
         return Check("io_threads", age_s < _LIVE_S, f"they turned {age_s:.3f} s ago")

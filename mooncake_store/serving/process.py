@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mooncake_store.errors import ConfigError
+from mooncake_store.serving.notify import feed_watchdog, notify
 
 __all__ = ["Check", "Process", "raise_descriptor_limit", "run", "write_ready_file"]
 
@@ -35,6 +36,10 @@ class Process(Protocol):
 
     async def start(self) -> Any:
         """Serve; return where."""
+        ...
+
+    def is_live(self) -> bool:
+        """Whether it does something still: if not, a service manager starts it again."""
         ...
 
     async def stop(self) -> None:
@@ -70,6 +75,22 @@ async def run(
         loop.add_signal_handler(number, stop.set)
     stopping = asyncio.ensure_future(stop.wait())
     starting = asyncio.ensure_future(process.start())
+    watchdog = asyncio.ensure_future(feed_watchdog(process.is_live))
+    try:
+        return await _run(process, starting, stopping, stop, ready_file, on_ready, describe)
+    finally:
+        watchdog.cancel()
+
+
+async def _run(
+    process: Process,
+    starting: asyncio.Future[Any],
+    stopping: asyncio.Future[Any],
+    stop: asyncio.Event,
+    ready_file: Path | None,
+    on_ready: Callable[[Any], None] | None,
+    describe: Callable[[Any], Mapping[str, Any]],
+) -> bool:
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():  # it may be waiting for ever, as a standby does
         starting.cancel()
@@ -88,10 +109,12 @@ async def run(
             write_ready_file(ready_file, describe(endpoints))
         if on_ready is not None:
             on_ready(endpoints)
+        notify("READY=1\nSTATUS=serving")
         ending = asyncio.ensure_future(process.ended.wait())
         await asyncio.wait([stopping, ending], return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
     finally:
+        notify("STOPPING=1" if stop.is_set() else "STATUS=starting again")
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
         await process.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -286,3 +287,19 @@ def test_an_idle_master_uses_nearly_no_processor_time(bench: Any) -> None:
     before = used_s()
     time.sleep(3.0)
     assert used_s() - before <= 0.06  # 2 %, in clock ticks of 10 ms
+
+
+def test_a_service_manager_is_told_what_it_does(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"{tmp_path}/notify")
+        manager.settimeout(20.0)
+        monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        master = bench.master()
+        heard = {manager.recv(200) for _ in range(6)}
+        assert heard == {b"READY=1\nSTATUS=serving", b"WATCHDOG=1"}
+        master.process.send_signal(signal.SIGTERM)
+        while manager.recv(200) != b"STOPPING=1":
+            pass
