@@ -167,6 +167,46 @@ static void a_drain_waits_for_its_server(void) {
     harness_close(h);
 }
 
+/* The other replica is not known yet when the server that drains has told what it has. */
+static void a_drain_waits_for_the_inventories(void) {
+    open_without_bound();
+    uint8_t nodes[3][16] = {{1}, {2}, {3}};
+    uint32_t server;
+    uint64_t id = 0;
+    for (uint32_t i = 0; i < 3; i++)
+        EXPECT(md_server_expect(h->core, h->now, nodes[i], &server) == MS_OK && server == i);
+    EXPECT(md_server_drain(h->core, h->now, 0, &id) == MS_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        EXPECT(harness_join_as(h, i, 1, 100, 100, "", &server) == MS_OK && server == i);
+        if (i == 0)
+            EXPECT(tell(0, 1, "a", 5, 4096, 3, 1, 0, 1) == MS_OK);
+        EXPECT(md_inventory_end(h->core, h->now, i, 1) == MS_OK);
+    }
+    harness_advance(h, 3000);
+    EXPECT(h->copy_count == 0 && task_of(id).state == MS_TASK_RUNNING);
+    EXPECT(harness_join_as(h, 2, 1, 100, 100, "", &server) == MS_OK && server == 2);
+    EXPECT(tell(2, 1, "a", 5, 4096, 7, 1, 0, 1) == MS_OK);
+    EXPECT(md_inventory_end(h->core, h->now, 2, 1) == MS_OK);
+    harness_advance(h, 1000);
+    EXPECT(task_of(id).state == MS_TASK_DONE && objects_at(0) == 0 && h->copy_count == 0);
+    EXPECT(objects_at(2) == 1);
+    harness_close(h);
+    /* One that does not come is not waited for. */
+    open_without_bound();
+    for (uint32_t i = 0; i < 3; i++)
+        EXPECT(md_server_expect(h->core, h->now, nodes[i], &server) == MS_OK);
+    EXPECT(md_server_drain(h->core, h->now, 0, &id) == MS_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        EXPECT(harness_join_as(h, i, 1, 100, 100, "", &server) == MS_OK);
+        if (i == 0)
+            EXPECT(tell(0, 1, "a", 5, 4096, 3, 1, 0, 1) == MS_OK);
+        EXPECT(md_inventory_end(h->core, h->now, i, 1) == MS_OK);
+    }
+    harness_advance(h, 12000);
+    EXPECT(task_of(id).state == MS_TASK_DONE && objects_at(1) == 1);
+    harness_close(h);
+}
+
 static void what_lost_a_replica_is_copied_again(void) {
     open_without_bound();
     for (uint32_t i = 0; i < 3; i++)
@@ -484,6 +524,7 @@ int main(void) {
     a_drain_says_what_cannot_move_and_why();
     the_last_server_cannot_be_drained();
     a_drain_waits_for_its_server();
+    a_drain_waits_for_the_inventories();
     what_lost_a_replica_is_copied_again();
     repair_waits_and_keeps_its_pace();
     a_server_that_comes_and_goes_does_not_stop_repair();

@@ -18,6 +18,7 @@
 #define BURST_MS 250          /* unused bandwidth is kept for so long */
 #define RUNNING_BYTES_MAX (128u << 20)
 #define BLOCKED_RETRY_MS 10000
+#define INVENTORIES_MS 10000 /* a new master waits so long for servers that it expects */
 #define AGAIN_MS 200         /* before the next walk of a task that moves on */
 #define REPAIR_PUT_OFF_MAX 4 /* delays: a server that comes and goes must not stop all repair */
 #define REPAIR_PAUSE_MS 10000
@@ -515,6 +516,9 @@ static bool waits_for_server(md_core *core, md_task *task) {
 
 static void task_step(md_core *core, md_task *task, uint32_t *visits) {
     if (task->id == 0 || is_over(task) || waits_for_server(core, task))
+        return;
+    /* What another server has of an object is known when its inventory is here. */
+    if (core->absent_count != 0 && core->now.now_ms - core->started_ms < INVENTORIES_MS)
         return;
     bool is_begun_early =
         task->state == MS_TASK_BLOCKED && task->members_seen != core->members_changed;
