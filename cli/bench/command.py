@@ -230,6 +230,25 @@ def restart(is_json: bool, is_quick: bool, rounds: int, keys: int) -> None:
 @click.option(
     "--rounds",
     type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Turns of all modes.",
+)
+def checksums(is_json: bool, is_quick: bool, rounds: int) -> None:
+    """What checksums cost where they are asked for, beside the same call without."""
+    from mooncake_store.cli.bench import checksums as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, is_quick=is_quick, watch=progress)
+
+    _show("checksums", measure, is_json=is_json, is_quick=is_quick, rounds=rounds)
+
+
+@bench.command()
+@_shown
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
     help="Faults of each kind.",

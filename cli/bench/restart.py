@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mooncake_store import Client
+from mooncake_store._native import lib
 from mooncake_store.cli.bench.cases import now, value_at_most
 from mooncake_store.cli.bench.cluster import Cluster
 from mooncake_store.cli.bench.meta import PAGE, Keys
@@ -20,6 +21,7 @@ from mooncake_store.cli.bench.rounds import Row, Spread
 from mooncake_store.errors import StoreError, UnavailableError
 
 BATCH = 1024
+KEY_BYTES = 64
 DEADLINE_S = 60.0
 BACK_S, BACK_S_LARGE = 3.0, 5.0  # service, by how many objects there are
 LARGE = 200_000
@@ -102,6 +104,20 @@ def inventory_bytes(segment_dir: str) -> int:
     )
 
 
+def inventory_ns(folder: str, count: int, rounds: int) -> list[float]:
+    """Return what a record of the inventory costs a put, without anything around it."""
+    found = []
+    for number in range(rounds):
+        own = Path(folder) / f"inventory-bench-{number}"
+        own.mkdir()
+        took_ns = lib.st_bench_inventory(str(own).encode(), count, KEY_BYTES)
+        own.rmdir()
+        if took_ns < 0:
+            raise UnavailableError("the inventory could not be measured: no room in /dev/shm?")
+        found.append(took_ns / count)
+    return found
+
+
 def run(
     *, rounds: int = 3, keys: int = 100_000, is_quick: bool = False, watch: Watcher = silent
 ) -> list[Row]:
@@ -128,6 +144,8 @@ def run(
                         Spread.of([(now() - begun) / count * 1e6])))  # fmt: skip
         rows.append(Row("inventory on the server", "bytes/put",
                         Spread.of([inventory_bytes(cluster.segment_dir) / count])))  # fmt: skip
+        alone = inventory_ns(cluster.segment_dir, count, max(3, kills))
+        rows.append(Row("inventory on the server, alone", "ns/put", Spread.of(alone)))
         begun = now()
         with Client(cluster.address) as fresh:
             lost = read_all(fresh, stored.keys, begun + DEADLINE_S)

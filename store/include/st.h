@@ -100,6 +100,10 @@ uint64_t st_counter(st_server *server, size_t id);
 /* Memory of a segment, so that the batch interface can register it: base address and bytes that are ready. */
 ms_status st_segment_memory(st_server *server, uint32_t segment, uint64_t *address,
                             uint64_t *length);
+
+/* Nanoseconds in which the inventory takes so many records of objects of a page, in a folder of its own; -1: it could
+ * not. */
+int64_t st_bench_inventory(const char *folder, uint32_t count, uint32_t key_length);
 /* end cdef */
 
 #endif

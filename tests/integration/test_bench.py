@@ -55,6 +55,7 @@ def bench(*arguments: str) -> dict:
         ),
         (
             ["restart"],
+            ["checksums"],
             ["master killed: new client reads", "both killed: lost", "inventory on the server"],
         ),
         (
@@ -68,7 +69,7 @@ def bench(*arguments: str) -> dict:
         (["soak"], ["calls that raised", "server 1: memory grows by", "client: threads grow by"]),
         (["trace"], ["block hits, same host", "store a request, p99, TCP"]),
     ],
-    ids=["raw", "transfer", "store", "meta", "restart", "failover", "soak", "trace"],
+    ids=["raw", "transfer", "store", "meta", "restart", "checksums", "failover", "soak", "trace"],
 )
 def test_command_measures_its_rows_on_this_machine(arguments, rows):
     said = bench(*arguments, *QUICK)
