@@ -55,9 +55,9 @@ def bench(*arguments: str) -> dict:
         ),
         (
             ["restart"],
-            ["checksums"],
             ["master killed: new client reads", "both killed: lost", "inventory on the server"],
         ),
+        (["checksums"], ["put 1 MiB, TCP", "get 1 MiB, TCP, checksums=verify"]),
         (
             ["failover", "--only", "master-killed", "--only", "holder-frozen"],
             [
