@@ -153,7 +153,13 @@ def unset(output: Output, place: tuple[str, int], name: str) -> int:
     \b
     mooncake-store config cluster unset member_grace --coordinator etcd://10.0.0.7/prod
     """
-    _ask(place, lambda coordinator: coordinator.set_cluster_setting(name, None))
+
+    async def ask(coordinator: Coordinator) -> None:
+        if name not in await coordinator.cluster_settings():
+            _setting(name)  # what a newer version left there can go, what nobody knows is a mistake
+        await coordinator.set_cluster_setting(name, None)
+
+    _ask(place, ask)
     output.result({"setting": name, "value": None}, "")
     output.note(f"each master goes by its own {name}")
     return ExitCode.OK

@@ -124,7 +124,10 @@ class MasterConfig:
         maximum=86_400_000,
     )
     soft_pin_ms: int = setting(
-        1_800_000, "a soft-pinned object is spared while it was used within this", minimum=0
+        1_800_000,
+        "a soft-pinned object is spared while it was used within this",
+        minimum=0,
+        maximum=2_073_600_000,
     )
     events_max: int = setting(
         65_536,

@@ -130,7 +130,7 @@ class MasterService:
 
     def __init__(self, config: MasterConfig, leadership: Leadership) -> None:
         share_spinners()
-        native = _native_config(config, leadership)
+        native = native_config(config, leadership)
         master = ffi.new("ma_master **")
         error = ffi.new("char[]", _ERROR_BYTES)
         self._check(lib.ma_master_open(native, master, error), error)
@@ -170,7 +170,7 @@ class MasterService:
 
     def reconfigure(self, config: MasterConfig) -> None:
         """Go by these settings from now on, as far as that can be done while serving."""
-        lib.ma_reconfigure(self._handle(), _native_config(config, self.leadership))
+        lib.ma_reconfigure(self._handle(), native_config(config, self.leadership))
 
     def close(self) -> None:
         """Close every connection and stop."""
@@ -364,7 +364,7 @@ def _native_drain(drain: Drain) -> Any:
 _KEPT: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def _native_config(config: MasterConfig, leadership: Leadership) -> Any:
+def native_config(config: MasterConfig, leadership: Leadership) -> Any:
     native = ffi.new("ma_config *")
     lib.ma_config_default(native)
     name = ffi.new("char[]", config.name.encode()) if config.name else ffi.NULL

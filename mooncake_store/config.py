@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import re
 import sys
@@ -61,6 +62,7 @@ _SIZE_UNITS = {
     **{"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
 }
 _DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = ("bytes_per_s", "bytes", "ms", "s")  # of fields, the longest first; bandwidths are sizes
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MISSING: Any = dataclasses.MISSING
 _ENVIRONMENT_PREFIX = "MOONCAKE_STORE_"
@@ -112,7 +114,10 @@ def parse_duration(text: str | int | float) -> float:
         raise ConfigError(f"{text!r} has no unit: write {number}s or {number}ms")
     if unit not in _DURATION_UNITS:
         raise ConfigError(f"{text!r}: {_unknown('unit', unit, _DURATION_UNITS)}")
-    return float(number) * _DURATION_UNITS[unit]
+    duration_s = float(number) * _DURATION_UNITS[unit]
+    if math.isinf(duration_s):
+        raise ConfigError(f"a duration of {len(number)} digits is too long")
+    return duration_s
 
 
 def format_size(size_bytes: int) -> str:
@@ -168,7 +173,7 @@ class Setting:
     component: str
     field: str
     kind: type  # bool, int, float, str, or tuple (of str)
-    unit: str  # "bytes", "s", "ms" or "": what the field counts in
+    unit: str  # of `_UNITS`, or "": what the field counts in
     is_optional: bool
     default: Any
     help: str
@@ -216,7 +221,7 @@ class Setting:
         return parsed
 
     def _parse_kind(self, value: Any) -> Any:
-        if self.unit == "bytes" and not isinstance(value, bool):
+        if self.unit in ("bytes", "bytes_per_s") and not isinstance(value, bool):
             return parse_size(value)
         if self.unit in ("s", "ms") and not isinstance(value, bool):
             duration_s = parse_duration(value)
@@ -247,7 +252,7 @@ class Setting:
         """Return a value as people write it."""
         if value is None:
             return ""
-        if self.unit == "bytes":
+        if self.unit in ("bytes", "bytes_per_s"):
             return format_size(int(value))
         if self.unit in ("s", "ms"):
             return format_duration(float(value) / (1 if self.unit == "s" else 1e3))
@@ -271,13 +276,13 @@ def settings_of(config_class: type[Any], component: str) -> tuple[Setting, ...]:
         kind = typing.get_origin(kind) or kind
         assert kind in (bool, int, float, str, tuple), f"{field.name}: {kind} is no setting's type"
         assert "help" in field.metadata, f"{field.name} is not made with setting()"
-        unit = field.name.rpartition("_")[2] if kind in (int, float) else ""
+        units = _UNITS if kind in (int, float) else ()
         found.append(
             Setting(
                 component=component,
                 field=field.name,
                 kind=kind,
-                unit=unit if unit in ("bytes", "s", "ms") else "",
+                unit=next((unit for unit in units if field.name.endswith(f"_{unit}")), ""),
                 is_optional=is_optional,
                 default=None if field.default is _MISSING else field.default,
                 **field.metadata,

@@ -32,6 +32,7 @@ class ServerConfig:
     workers: int | None = setting(None, "threads; empty: by the number of cores")
     addresses: tuple[str, ...] = setting((), "where to listen")
     ratio: float = setting(0.5, "a plain number")
+    bandwidth_bytes_per_s: int = setting(MIB, "bytes a second", maximum=GIB)
 
 
 def load(**kwargs: object) -> config.Loaded[ServerConfig]:
@@ -88,6 +89,20 @@ def test_durations_are_read_with_their_unit(text: str, duration_s: float) -> Non
 def test_a_duration_without_unit_is_refused_with_both_readings() -> None:
     with pytest.raises(ConfigError, match="write 5s or 5ms"):
         parse_duration("5")
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "d", "9" * 400 + "us"])
+def test_a_duration_that_no_number_holds_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="400 digits is too long"):
+        parse_duration(text)
+
+
+def test_a_bandwidth_is_a_size_and_no_duration() -> None:
+    assert load(flags={"bandwidth": "64MiB"}).values.bandwidth_bytes_per_s == 64 * MIB
+    with pytest.raises(ConfigError, match="bandwidth is at most 1GiB, not 2GiB"):
+        load(flags={"bandwidth": "2GiB"})
+    with pytest.raises(ConfigError, match="unknown unit 's'"):
+        load(flags={"bandwidth": "100s"})
 
 
 @given(st.integers(0, 2**60))

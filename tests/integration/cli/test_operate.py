@@ -91,7 +91,9 @@ def test_settings_of_all_masters_beat_a_masters_own(home: Any, tmp_path: Path) -
         )  # fmt: skip
 
     assert cluster("set", "member_grace", "30s", *place).returncode == 0
+    assert cluster("set", "copy_bandwidth", "500MiB", *place).returncode == 0
     assert cluster("set", "port", "7000", *place).returncode == 2
+    assert cluster("unset", "port", *place).returncode == 2
     assert cluster("set", "member_grace", "30", *place).returncode == 2
     assert cluster("set", "evict_below_permille", "999", *place).returncode == 2
     master = home.start(

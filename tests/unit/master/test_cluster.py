@@ -6,8 +6,11 @@ import dataclasses
 
 import pytest
 
+from mooncake_store.config import settings_of
+from mooncake_store.coordination.coordinator import Leadership
 from mooncake_store.master.cluster import CLUSTER_FIELDS, apply, cluster_settings
 from mooncake_store.master.config import MasterConfig
+from mooncake_store.master.service import native_config
 
 
 def test_what_is_told_beats_what_is_given() -> None:
@@ -26,6 +29,9 @@ def test_what_is_told_beats_what_is_given() -> None:
         ({"eviction": "random"}, "random"),
         ({"member_grace": "5"}, "no unit"),
         ({"location_lifetime": "1ms"}, "at least"),
+        ({"soft_pin": "100d"}, "at most"),
+        ({"soft_pin": "9" * 400 + "d"}, "too long"),
+        ({"copy_bandwidth": "5s"}, "unknown unit"),
         ({"evict_below_permille": "990"}, "is above"),
     ],
 )
@@ -39,6 +45,17 @@ def test_what_makes_no_sense_is_left_out_and_told(told: dict[str, str], reason: 
 def test_the_rest_counts_when_one_makes_no_sense() -> None:
     applied = apply(MasterConfig(), {"port": "7800", "soft_pin": "1h"})
     assert applied.config == dataclasses.replace(MasterConfig(), soft_pin_ms=3_600_000)
+
+
+@pytest.mark.parametrize("bound", ["minimum", "maximum"])
+def test_a_master_takes_every_value_within_the_bounds(bound: str) -> None:
+    items = [item for item in settings_of(MasterConfig, "master") if item.kind is int]
+    assert all(item.minimum is not None and item.maximum is not None for item in items)
+    values = {item.field: getattr(item, bound) for item in items}
+    config = dataclasses.replace(MasterConfig(), **values)
+    native = native_config(config, Leadership(epoch=1, cluster=1, secret=b""))
+    for field in set(values) & set(dir(native)):
+        assert getattr(native, field) == values[field]
 
 
 def test_every_field_is_a_setting_of_the_master() -> None:
