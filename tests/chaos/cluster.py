@@ -186,6 +186,7 @@ class Cluster:
         seed = plan.seed * 1_000_003 + self._lives
         flags = ["--remote"] if name not in HOST_OF else []
         flags += ["--relay"] if plan.relay else []
+        flags += ["--copies"] if plan.copies else []
         return [
             *(sys.executable, "-m", "chaos.worker", "--master", self.uri),
             *("--history", str(self.history), "--name", f"{name}/{self._lives}"),

@@ -58,7 +58,8 @@ AMOUNTS: dict[str, tuple[float, ...]] = {
 """From which a schedule takes its amounts."""
 
 _TO_SERVER = frozenset(SERVERS)
-_TO_CONTROL = frozenset((LEADER, *MASTERS, *ETCD))
+_TO_MASTERS = frozenset((LEADER, *MASTERS))
+_TO_CONTROL = _TO_MASTERS | frozenset(ETCD)
 _LIGHT = frozenset(("delay", "reorder", "clock", "full"))
 """What keeps everybody within reach."""
 
@@ -106,7 +107,10 @@ class Fault:
 
     @property
     def cuts_off(self) -> bool:
-        return self._touches_servers and self.kind not in ("delay", "reorder", "clock", "reboot")
+        if self.kind in ("delay", "reorder", "clock", "reboot"):
+            return False
+        # A master that hears nothing gives servers up; a new one may serve before they are there.
+        return self._touches_servers or bool(set(self.targets) & _TO_MASTERS)
 
     @property
     def hides(self) -> bool:
@@ -141,6 +145,8 @@ class Plan:
     """The pool is too small for all keys, so that objects are evicted; else none ever is."""
     relay: bool = False
     """Clients let servers pass put_end on."""
+    copies: bool = True
+    """Clients also ask for more replicas, and move them."""
     checksums: str = "off"
     planted: str = ""
     """A rule that the test build leaves out."""

@@ -77,16 +77,25 @@ class Worker:
         choose: Its chances.
         first_token: Of its values; no other client has these.
         keys: How many there are.
+        copies: Ask for replicas too.
     """
 
     def __init__(
-        self, client: Client, recorder: Recorder, choose: random.Random, first_token: int, keys: int
+        self,
+        client: Client,
+        recorder: Recorder,
+        choose: random.Random,
+        first_token: int,
+        keys: int,
+        *,
+        copies: bool,
     ) -> None:
         self._client = client
         self._record = recorder
         self._choose = choose
         self._token = first_token
         self._keys = keys
+        self._weights = _WEIGHTS if copies else _WEIGHTS | {"copy": 0}
         self._pins: list[Held] = []
         self._views: list[Held] = []
         self.operations = 0
@@ -105,7 +114,7 @@ class Worker:
 
     def step(self) -> None:
         """Do one thing by chance, and end what has been held for long enough."""
-        (name,) = self._choose.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        (name,) = self._choose.choices(list(self._weights), list(self._weights.values()))
         self._steps[name](self._key())
         now_s = time.monotonic()
         for held in [each for each in self._pins if each.until_s <= now_s]:
@@ -349,13 +358,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--relay", action="store_true")
+    parser.add_argument("--copies", action="store_true")
     parser.add_argument("--checksums", default="off")
     parser.add_argument("--remote", action="store_true")
     given = parser.parse_args(arguments)
     client = _open(given.master, given.name, given.relay, given.checksums, not given.remote)
     choose = random.Random(given.seed)
     with client, Recorder(given.history, given.name) as recorder:
-        worker = Worker(client, recorder, choose, given.number * _TOKENS_PER_CLIENT, given.keys)
+        worker = Worker(
+            client,
+            recorder,
+            choose,
+            given.number * _TOKENS_PER_CLIENT,
+            given.keys,
+            copies=given.copies,
+        )
         print("ready", flush=True)
         is_working = True
         next_s = time.monotonic()

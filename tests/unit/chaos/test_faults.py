@@ -75,7 +75,8 @@ def test_what_a_fault_may_excuse():
     server, client, leader = (Fault("freeze", name, 0, 1) for name in ("s0", "c2", "leader"))
     assert server.cuts_off and server.hides and server.ends_sessions
     assert not client.cuts_off and not client.hides and client.stops_clients
-    assert not leader.cuts_off and leader.hides
+    assert leader.cuts_off and leader.hides
+    assert not Fault("partition", "e0", 0, 1).cuts_off
     delay = Fault("delay", "s1", 0, 1, 40)
     assert not delay.cuts_off and not delay.hides and not delay.ends_sessions
     # A client on a server's host: cutting the host off cuts the server off, killing the client not.
