@@ -9,7 +9,7 @@ from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import KEY, Access, client_options
 from mooncake_store.cli.output import Output, printable
 from mooncake_store.cli.progress import Waiting
-from mooncake_store.cli.servers import server_number
+from mooncake_store.cli.servers import source_and_target
 
 
 @click.command("move")
@@ -40,11 +40,9 @@ def command(
             document = {"key": key, "replicas": None, "task": task_view.document(task)}
             output.result(document, task_view.text_of(task))
             return ExitCode.PARTIAL if task.objects_failed else ExitCode.OK
-        servers = {
-            "target": server_number(store, target), "source": server_number(store, source),
-        }  # fmt: skip
+        leaving, getting = source_and_target(store, source, target)
         with Waiting(output, f"moving {printable(key)}"):
-            made = store.move(key, **servers)
+            made = store.move(key, source=leaving, target=getting)
     output.result({"key": key, "replicas": made, "task": None}, "")
     output.note(f"{printable(key)} has {made} replica{'s' if made != 1 else ''}")
     return ExitCode.OK

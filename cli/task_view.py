@@ -21,6 +21,7 @@ _EVERY_S = 0.5
 _LINE_EVERY_S = 10.0
 _AWAY_S = 30.0  # for so long a master may be away while somebody waits
 _FAILURES_SHOWN = 20
+_KNOWN_HINT = "`mooncake-store tasks list --all` shows those that are known"
 
 
 def document(task: Task) -> dict[str, Any]:
@@ -96,7 +97,9 @@ def ask(store: Client, task: str) -> Task:
     """
     found = store.task(task)
     if found is None:
-        raise ObjectNotFoundError(f"there is no task {task}, or it ended long ago")
+        raise ObjectNotFoundError(
+            f"there is no task {task}, or it ended long ago", hint=_KNOWN_HINT
+        )
     return found
 
 
@@ -105,12 +108,19 @@ def follow(store: Client, output: Output, task: Task) -> Task:
     is_terminal = sys.stderr.isatty() and not output.is_quiet
     told_s = time.monotonic()
     width = 0
+    was_waiting = False
     try:
         while not (task.has_ended or task.state == "blocked"):
             time.sleep(_EVERY_S)
             raise_if_interrupted()
             task = _ask_again(store, task)
             line = f"{subject(task)}: {progress(task)}"
+            if task.state == "waiting" and not was_waiting:
+                output.note(
+                    f"{printable(task.source or 'its server')} is away: this waits until it is "
+                    f"back; to end it: mooncake-store tasks cancel {task.id}"
+                )
+            was_waiting = task.state == "waiting"
             if is_terminal:
                 width = max(width, len(line))
                 sys.stderr.write(f"\r{line.ljust(width)}")
@@ -138,7 +148,9 @@ def _ask_again(store: Client, task: Task) -> Task:
             continue
         # Only drains are known to the next master; what it does not know has ended with the last.
         if found is None:
-            raise ObjectNotFoundError(f"task {task.id} ended with the master that began it")
+            raise ObjectNotFoundError(
+                f"task {task.id} ended with the master that began it", hint=_KNOWN_HINT
+            )
         return found
 
 

@@ -30,7 +30,6 @@ from mooncake_store.client.results import (
 )
 from mooncake_store.errors import (
     ClosedError,
-    ObjectBusyError,
     RequestError,
     StoreError,
 )
@@ -446,10 +445,7 @@ class AsyncClient:
         """As `Client.forget_member`."""
         from mooncake_store.client import commands
 
-        try:
-            await self._run(commands.forget_member(node), timeout_s)
-        except ObjectBusyError as error:
-            raise commands.still_alive(node, error) from error
+        await self._carry_out(commands.forget_member(node), timeout_s)
 
     async def counters(self, *, timeout_s: float | None = None) -> Counters:
         """As `Client.counters`."""
@@ -535,4 +531,4 @@ class AsyncClient:
         """As `Client.cancel_task`."""
         from mooncake_store.client import tasks
 
-        await self._run(tasks.cancel(task), timeout_s)
+        await self._carry_out(tasks.cancel(task), timeout_s)

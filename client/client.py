@@ -36,7 +36,6 @@ from mooncake_store.client.view import View
 from mooncake_store.errors import (
     BufferTooSmallError,
     ClosedError,
-    ObjectBusyError,
     RequestError,
     Status,
     StoreError,
@@ -755,10 +754,7 @@ class Client:
         """
         from mooncake_store.client import commands
 
-        try:
-            self._run(commands.forget_member(node), timeout_s)
-        except ObjectBusyError as error:
-            raise commands.still_alive(node, error) from error
+        self._carry_out(commands.forget_member(node), timeout_s)
 
     def counters(self, *, timeout_s: float | None = None) -> Counters:
         """Return what the master has counted, by name.
@@ -887,7 +883,7 @@ class Client:
         """
         from mooncake_store.client import tasks
 
-        self._run(tasks.cancel(task), timeout_s)
+        self._carry_out(tasks.cancel(task), timeout_s)
 
     # ---- memory ----
 

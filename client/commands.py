@@ -7,10 +7,10 @@ result.  The sync and the async client carry them out in their own ways.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mooncake_store.client.core import encode_key
 from mooncake_store.client.results import (
@@ -24,7 +24,7 @@ from mooncake_store.client.results import (
     ReplicaPlace,
     ReplicaStat,
 )
-from mooncake_store.errors import InUseError, RequestError, StoreError
+from mooncake_store.errors import InUseError, ObjectBusyError, ObjectNotFoundError, RequestError
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import (
     AnnotateField,
@@ -52,7 +52,6 @@ __all__ = [
     "members",
     "remove_matching_step",
     "stat",
-    "still_alive",
 ]
 
 Result = TypeVar("Result")
@@ -314,18 +313,22 @@ def counters(names: Sequence[str]) -> Command[Counters]:
     return Command(Method.STATUS, b"", decode)
 
 
-def forget_member(node: str) -> Command[None]:
+def forget_member(node: str) -> Generator[Command[Any], Any, None]:
     """A store server that is gone is a member no more; by name or id."""
-    encoded = node.encode()
+    encoded = node.encode(errors="replace")  # no server's name has what is no UTF-8
     if not 0 < len(encoded) <= frames.NAME_BYTES_MAX:
         raise RequestError(f"a node's name or id has 1 to {frames.NAME_BYTES_MAX} bytes")
-    return Command(Method.FORGET, frames.NodeName(encoded).encode(), lambda _: None)
-
-
-def still_alive(node: str, error: StoreError) -> InUseError:
-    """What `forget_member` raises when that server is not gone."""
-    hint = "stop that server first, with --no-keep to give its memory back"
-    return InUseError(error.message, node=node, stage="forget", hint=hint)
+    command: Command[None] = Command(
+        Method.FORGET, frames.NodeName(encoded).encode(), lambda _: None
+    )
+    try:
+        yield command
+    except ObjectBusyError as error:
+        hint = "stop that server first, with --no-keep to give its memory back"
+        raise InUseError(error.message, node=node, stage="forget", hint=hint) from error
+    except ObjectNotFoundError as error:  # what helps with objects does not help here
+        error.hint = "`mooncake-store status` shows who is there"
+        raise
 
 
 def events(epoch: int, sequence: int, limit: int) -> Command[frames.EventsAnswer]:

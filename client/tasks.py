@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from mooncake_store.client import commands
 from mooncake_store.client.commands import Command, word_of
 from mooncake_store.client.results import Member, Task, TaskFailure
-from mooncake_store.errors import ObjectNotFoundError, RequestError, Status
+from mooncake_store.errors import ObjectError, ObjectNotFoundError, RequestError, Status
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import Method, TaskKind, TaskState
 
@@ -17,6 +18,9 @@ __all__ = ["Order", "cancel", "drain_of", "one", "start", "task_number", "undrai
 
 Result = TypeVar("Result")
 Steps = Generator[Command[Any], Any, Result]
+
+_TASK_ID = re.compile("([0-9]{1,10})-([0-9]{1,10})")
+_TASKS_HINT = "`mooncake-store tasks list --all` shows those that are known"
 
 _REASONS = {
     Status.NO_SPACE: "no room elsewhere",
@@ -37,23 +41,37 @@ def task_number(text: str) -> int:
     Raises:
         RequestError: That is no task's name.
     """
-    epoch, dash, number = text.partition("-")
-    if not (dash and epoch.isdigit() and number.isdigit()):
-        raise RequestError(f"{text!r} names no task: they look like 7-3")
-    return int(epoch) << 32 | int(number)
+    match = _TASK_ID.fullmatch(text)
+    parts = [int(part) for part in match.groups()] if match else []
+    if not parts or max(parts) >= 1 << 32:
+        raise RequestError(f"{text[:80]!r} names no task: they look like 7-3", hint=_TASKS_HINT)
+    return parts[0] << 32 | parts[1]
 
 
 def server_number(members: Sequence[Member], server: int | str) -> int:
     """Return the number of a store server that is named by number, name or node id.
 
+    A name beats a number: a server may be called `1` and have another number.
+
     Raises:
-        RequestError: There is none.
+        RequestError: There is none, or several have that name.
     """
+    named = [member.server for member in members if server == member.name]
+    if len(named) > 1:
+        raise RequestError(
+            f"{len(named)} store servers are called {server!r}: say which by its id",
+            hint="`mooncake-store status --json` shows their ids",
+        )
+    if named:
+        return named[0]
     for member in members:
-        if server in (member.server, member.name, member.node_id, str(member.server)):
+        if server in (member.server, member.node_id, str(member.server)):
             return member.server
     known = ", ".join(member.name for member in members) or "none"
-    raise RequestError(f"there is no store server {server!r} (known: {known})")
+    raise RequestError(
+        f"there is no store server {server!r} (known: {known})",
+        hint="`mooncake-store status` shows who is there",
+    )
 
 
 def _failure(item: frames.TaskFailure) -> TaskFailure:
@@ -136,6 +154,8 @@ def start(order: Order) -> Steps[Task]:
     def number(server: int | str | None) -> int:
         return 0 if server is None else server_number(members, server) + 1
 
+    if order.source is not None and number(order.source) == number(order.target):
+        raise RequestError("a replica cannot move from a store server to the same one")
     prefix = order.prefix.encode()
     if len(prefix) > frames.KEY_BYTES_MAX:
         raise RequestError(f"a prefix has at most {frames.KEY_BYTES_MAX} bytes")
@@ -155,10 +175,15 @@ def start(order: Order) -> Steps[Task]:
     return task
 
 
-def cancel(task: str) -> Command[None]:
+def cancel(task: str) -> Steps[None]:
     """Stop a task; undo a drain."""
     body = frames.TasksRequest(task_number(task))
-    return Command(Method.CANCEL_TASK, body.encode(), lambda _: None)
+    command: Command[None] = Command(Method.CANCEL_TASK, body.encode(), lambda _: None)
+    try:
+        yield command
+    except ObjectError as error:  # what helps with objects does not help here
+        error.hint = _TASKS_HINT
+        raise
 
 
 def drain_of(tasks: Sequence[Task], node: str) -> Task | None:
@@ -178,5 +203,5 @@ def undrain(server: int | str) -> Steps[bool]:
     task = drain_of(tasks, name)
     if task is None:
         return False
-    yield cancel(task.id)
+    yield from cancel(task.id)
     return True

@@ -76,9 +76,16 @@ def test_only_a_server_that_is_gone_can_be_forgotten(
     until(lambda: state() == "ready", "the server is ready")
     server.end(signal.SIGKILL)
     until(lambda: state() == "gone", "the server is gone")
+    # A drain waits for it, says so, and ends with its membership.
+    drain = running.home.start("drain", "node-gone", "--master", running.master)
+    until(lambda: "waiting" in mooncake("tasks", "list").text, "the drain waits")
+    time.sleep(1.0)  # the command asks twice a second
+    waited = drain.end(signal.SIGINT)
+    assert waited.code == 130 and "node-gone is away: this waits until it is back" in waited.err
     done = mooncake("forget", "node-gone", "--yes", "--json")
     assert done.json("forget") == {"forgotten": "node-gone"}
     assert state() is None
+    assert "waiting" not in mooncake("tasks", "list").text
 
 
 def test_settings_of_all_masters_beat_a_masters_own(home: Any, tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_objects_move_and_replicate_one_by_one_and_by_prefix(
     [
         ["move", "k", "--prefix"], ["replicate", "k", "0", "--prefix"], ["tasks", "show", "x"],
         ["replicate", "k", "2", "--prefix", "--to", "node-b"], ["drain", "no-such-node"],
-        ["move", "k", "--to", "no-such-node"],
+        ["move", "k", "--to", "no-such-node"], ["move", "k", "--to", "node-b", "--from", "node-b"],
+        ["move", "k", "--prefix", "--to", "node-b", "--from", "node-b"],
+        ["tasks", "show", "\u00b2-1"], ["tasks", "wait", "9" * 20 + "-1"], ["tasks", "cancel", ""],
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_a_usage_error(
@@ -98,4 +100,11 @@ def test_what_makes_no_sense_is_a_usage_error(
 
 def test_a_task_that_is_not_known_is_not_found(mooncake: Callable[..., Any]) -> None:
     assert mooncake("tasks", "show", "1-999999").code == 4
-    assert mooncake("tasks", "cancel", "1-999999").code == 4
+    cancelled = mooncake("tasks", "cancel", "1-999999")
+    assert cancelled.code == 4 and "tasks list --all" in cancelled.err
+
+
+@pytest.mark.parametrize("name", ["no-such-node", "n\u00f6de", "\udcff"])
+def test_a_node_that_is_not_known_is_not_forgotten(mooncake: Callable[..., Any], name: str) -> None:
+    result = mooncake("forget", name, "--yes")
+    assert result.code == 4 and "`mooncake-store status` shows who is there" in result.err

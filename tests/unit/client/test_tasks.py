@@ -1,0 +1,47 @@
+"""Names of tasks and of store servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from mooncake_store.client.results import Member
+from mooncake_store.client.tasks import server_number, task_id, task_number
+from mooncake_store.errors import RequestError
+
+
+def member(server: int, name: str, node_id: str) -> Member:
+    return Member(**{
+        **dict.fromkeys(Member.__dataclass_fields__, 0),
+        "server": server, "name": name, "node_id": node_id,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0, 1, 7 << 32 | 3, (1 << 64) - 1])
+def test_a_tasks_name_reads_back(number: int) -> None:
+    assert task_number(task_id(number)) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "-", "7-", "-3", "7-3-1", " 7-3", "7-3\n", "+7-3", "\u00b2-1", "\u0663-1",
+             "4294967296-1", "1-4294967296", "9" * 5000 + "-1"],
+)  # fmt: skip
+def test_what_names_no_task_is_a_mistake_of_the_caller(text: str) -> None:
+    with pytest.raises(RequestError, match="names no task"):
+        task_number(text)
+
+
+def test_a_server_is_named_by_name_before_id_and_number() -> None:
+    members = [member(0, "a", "00"), member(1, "0", "01"), member(2, "b", "02")]
+    assert server_number(members, "a") == 0
+    assert server_number(members, "0") == 1  # its name, and not that of server 0
+    assert server_number(members, 0) == 0
+    assert server_number(members, "2") == server_number(members, "02") == 2
+
+
+def test_a_name_of_several_servers_names_none() -> None:
+    members = [member(0, "a", "00"), member(1, "a", "01")]
+    with pytest.raises(RequestError, match="2 store servers are called 'a'"):
+        server_number(members, "a")
+    assert server_number(members, "01") == 1
+    with pytest.raises(RequestError, match=r"no store server 'b' \(known: a, a\)"):
+        server_number(members, "b")
