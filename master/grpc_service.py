@@ -583,6 +583,18 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
                 serial=answer.serial, members=[_member(item) for item in answer.items]
             )
 
+    async def ForgetMember(
+        self, request: master_pb2.ForgetMemberRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> master_pb2.ForgetMemberResponse:
+        async with failures(context):
+            node = request.node.encode()
+            if not 0 < len(node) <= frames.NAME_BYTES_MAX:
+                raise RequestError(f"a node's name or id has 1 to {frames.NAME_BYTES_MAX} bytes")
+            await self._call(
+                context, request.session, Method.FORGET, lambda _: frames.NodeName(node)
+            )
+            return master_pb2.ForgetMemberResponse()
+
     async def Status(
         self, request: master_pb2.StatusRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> master_pb2.StatusResponse:

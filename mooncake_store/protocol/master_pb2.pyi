@@ -636,6 +636,18 @@ class CancelTaskResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ForgetMemberRequest(_message.Message):
+    __slots__ = ("session", "node")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    node: str
+    def __init__(self, session: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+
+class ForgetMemberResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class MembersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -149,6 +149,11 @@ class MasterStub(object):
                 request_serializer=mooncake__store_dot_protocol_dot_master__pb2.MembersRequest.SerializeToString,
                 response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.MembersResponse.FromString,
                 _registered_method=True)
+        self.ForgetMember = channel.unary_unary(
+                '/mooncake_store.v1.Master/ForgetMember',
+                request_serializer=mooncake__store_dot_protocol_dot_master__pb2.ForgetMemberRequest.SerializeToString,
+                response_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ForgetMemberResponse.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/mooncake_store.v1.Master/Status',
                 request_serializer=mooncake__store_dot_protocol_dot_master__pb2.StatusRequest.SerializeToString,
@@ -325,6 +330,13 @@ class MasterServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetMember(self, request, context):
+        """Lets a store server that is gone for good be a member no more; FAILED_PRECONDITION while it is alive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Gives the master's counters.
         """
@@ -457,6 +469,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Members,
                     request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.MembersRequest.FromString,
                     response_serializer=mooncake__store_dot_protocol_dot_master__pb2.MembersResponse.SerializeToString,
+            ),
+            'ForgetMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetMember,
+                    request_deserializer=mooncake__store_dot_protocol_dot_master__pb2.ForgetMemberRequest.FromString,
+                    response_serializer=mooncake__store_dot_protocol_dot_master__pb2.ForgetMemberResponse.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -1090,6 +1107,33 @@ class Master(object):
             '/mooncake_store.v1.Master/Members',
             mooncake__store_dot_protocol_dot_master__pb2.MembersRequest.SerializeToString,
             mooncake__store_dot_protocol_dot_master__pb2.MembersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mooncake_store.v1.Master/ForgetMember',
+            mooncake__store_dot_protocol_dot_master__pb2.ForgetMemberRequest.SerializeToString,
+            mooncake__store_dot_protocol_dot_master__pb2.ForgetMemberResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -311,3 +311,19 @@ def test_tasks_are_begun_listed_and_cancelled(stub: Any, session: int, server: A
     with pytest.raises(grpc.RpcError) as failure:
         stub.ListTasks(master_pb2.ListTasksRequest(task=99), timeout=TIMEOUT_S)
     assert failure.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_a_server_is_forgotten_only_when_it_is_gone(stub: Any, session: int, server: Any) -> None:
+    name = stub.Members(master_pb2.MembersRequest(), timeout=TIMEOUT_S).members[0].name
+
+    def forget(node: str) -> grpc.RpcError:
+        request = master_pb2.ForgetMemberRequest(session=session, node=node)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ForgetMember(request, timeout=TIMEOUT_S)
+        return caught.value
+
+    alive = forget(name)
+    assert alive.code() == grpc.StatusCode.ABORTED and "is alive" in alive.details()
+    assert forget("nobody").code() == grpc.StatusCode.NOT_FOUND
+    for bad in ("", "n" * 300):
+        assert forget(bad).code() == grpc.StatusCode.INVALID_ARGUMENT

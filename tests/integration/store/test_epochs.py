@@ -9,10 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
 import pytest
 
 from mooncake_store.client import Client
 from mooncake_store.errors import InUseError, ObjectNotFoundError
+from mooncake_store.protocol import master_pb2, master_pb2_grpc
 
 from .conftest import Host, Running, wait_until
 from .test_restarts import free_port, put_all, value_of, wait_readable
@@ -139,11 +141,18 @@ def states_of(client: Client) -> dict[str, str]:
     return {member.name: member.state for member in client.members()}
 
 
+def forget_over_grpc(master: Running, node: str) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{master.endpoints.grpc_port}") as channel:
+        stub = master_pb2_grpc.MasterStub(channel)
+        session = stub.OpenSession(master_pb2.OpenSessionRequest(), timeout=10).session
+        stub.ForgetMember(master_pb2.ForgetMemberRequest(session=session, node=node), timeout=10)
+
+
 def test_a_forgotten_server_costs_nothing_and_comes_back_empty(host: Host) -> None:
     port = free_port()
     folder = host.folder / "cluster"
     settings: dict[str, Any] = {"port": port, "coordinator": f"local:{folder}"}
-    master = host.master(**settings)
+    master = host.master(grpc=True, **settings)
     host.server(master, name="node-a")
     gone = host.server(master, name="node-b")
     keys = [f"key-{number}" for number in range(40)]
@@ -159,7 +168,7 @@ def test_a_forgotten_server_costs_nothing_and_comes_back_empty(host: Host) -> No
         wait_until(lambda: states_of(client)["node-b"] == "gone")
         assert client.remove(lost[0]) is True  # its holder is silent: a tombstone
         assert (folder / "tombstones").stat().st_size > 0
-        client.forget_member("node-b")
+        forget_over_grpc(master, "node-b")
         assert states_of(client) == {"node-a": "ready"}
         wait_until(lambda: (folder / "tombstones").stat().st_size == 0)
         wait_until(lambda: client.exists_batch(keys) == [key not in lost for key in keys])

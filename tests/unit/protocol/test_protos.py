@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MASTER = """
     OpenSession KeepAlive CloseSession Exists Lookup MatchPrefix PutStart PutEnd Revoke Remove
     RemoveMatching Touch Pin Unpin Annotate ChangeReplica List Stat Explain StartTask
-    ListTasks CancelTask Members Status Events
+    ListTasks CancelTask Members ForgetMember Status Events
 """
 STORE = """
     Put Get ChangeReplica RegisterLocalMemory UnregisterLocalMemory OpenSegment AllocateBatchId
