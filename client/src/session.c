@@ -57,6 +57,9 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     te_channel_set_hello(client->master, hello, length);
     status = te_checkout(client->master, deadline_ns, &connection);
     if (status != MS_OK) {
+        /* Else whoever connects next would open a session that this client does not know, and work in it. */
+        if (lost != 0 && write_hello(client, 0, 0, lost, hello, sizeof hello, &length) == MS_OK)
+            te_channel_set_hello(client->master, hello, length);
         char error[TE_ERROR_BYTES];
         te_channel_error(client->master, error);
         cl_fail(failure, status, "connect", "master", "no master answers at %s: %s",
