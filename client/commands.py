@@ -209,12 +209,20 @@ def annotate(
     return Command(Method.ANNOTATE, body.encode(), lambda _: None, key=key)
 
 
+_NUMBER_END = (1 << 32) - 1  # on the wire a server is its number and 1, as 32 bits; 0 names none
+
+
 def change_replica(
     key: str, hash_of: HashOf, count: int, target: int | None, source: int | None
 ) -> Command[int]:
     """Copy, drop or move; decodes to the number of replicas there are then."""
     if not 0 <= count <= frames.REPLICAS_MAX:
         raise RequestError(f"replicas: 1 to {frames.REPLICAS_MAX}, or 0 to move")
+    for server in (target, source):
+        if server is not None and not 0 <= server < _NUMBER_END:
+            raise RequestError(f"{server} is no number of a store server, see members()")
+    if target is not None and target == source:
+        raise RequestError("a replica cannot move from a store server to the same one")
     body = frames.ChangeReplica(
         _key_item(key, hash_of),
         replica_count=count,

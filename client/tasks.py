@@ -156,6 +156,8 @@ def start(order: Order) -> Steps[Task]:
 
     if order.source is not None and number(order.source) == number(order.target):
         raise RequestError("a replica cannot move from a store server to the same one")
+    if order.kind == "replicate" and not 1 <= order.replicas <= frames.REPLICAS_MAX:
+        raise RequestError(f"replicas: 1 to {frames.REPLICAS_MAX}")
     prefix = order.prefix.encode()
     if len(prefix) > frames.KEY_BYTES_MAX:
         raise RequestError(f"a prefix has at most {frames.KEY_BYTES_MAX} bytes")

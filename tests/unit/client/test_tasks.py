@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mooncake_store.client.commands import change_replica
 from mooncake_store.client.results import Member
-from mooncake_store.client.tasks import server_number, task_id, task_number
+from mooncake_store.client.tasks import Order, server_number, start, task_id, task_number
 from mooncake_store.errors import RequestError
 
 
@@ -45,3 +46,39 @@ def test_a_name_of_several_servers_names_none() -> None:
     assert server_number(members, "01") == 1
     with pytest.raises(RequestError, match=r"no store server 'b' \(known: a, a\)"):
         server_number(members, "b")
+
+
+@pytest.mark.parametrize(
+    ("count", "target", "source", "message"),
+    [
+        (0, -1, None, "no number of a store server"),  # on the wire that would be any server
+        (0, None, -1, "no number of a store server"),
+        (0, 1 << 32, None, "no number of a store server"),
+        (0, 2, 2, "to the same one"),
+        (17, None, None, "1 to 16"),
+    ],
+)
+def test_a_change_of_replicas_that_makes_no_sense_is_not_sent(
+    count: int, target: int | None, source: int | None, message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        change_replica("key", lambda _: bytes(16), count, target, source)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (Order("replicate", replicas=-1), "1 to 16"),
+        (Order("replicate", replicas=0), "1 to 16"),
+        (Order("replicate", replicas=17), "1 to 16"),
+        (Order("move", source="a", target="a"), "to the same one"),
+        (Order("move", source="a", target=0), "to the same one"),
+        (Order("move", source="b"), "no store server 'b'"),
+        (Order("drain", source=-1), "no store server -1"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_not_begun(order: Order, message: str) -> None:
+    steps = start(order)
+    next(steps)  # it asks for the members
+    with pytest.raises(RequestError, match=message):
+        steps.send([member(0, "a", "00")])
