@@ -52,6 +52,30 @@ static void a_move_changes_nothing_of_what_is_wanted(void) {
     harness_close(h);
 }
 
+/* A copy for which there is no room, and none can be made, is refused at once: nobody waits for nothing. */
+static void a_copy_that_can_have_no_room_is_refused_at_once(void) {
+    harness_open_default(h);
+    harness_add_server(h, 0, 20);
+    harness_add_server(h, 1, 4);
+    ms_put_item large = harness_item(h, "large", 6 * 4096);
+    EXPECT(harness_put_item(h, "large", &large) == MS_OK);
+    EXPECT(change("large", 0, 2, 0, 7) == MS_NO_SPACE &&
+           change("large", 2, 0, 0, 8) == MS_NO_SPACE);
+    EXPECT(change("large", 0, 0, 1, 9) == MS_NO_SPACE);
+    ms_put_item pinned = harness_item(h, "pinned", 4 * 4096);
+    pinned.preferred_server = 2;
+    pinned.flags = MS_PUT_HARD_PIN;
+    EXPECT(harness_put_item(h, "pinned", &pinned) == MS_OK);
+    ms_put_item small = harness_item(h, "small", 4096);
+    small.preferred_server = 1;
+    EXPECT(harness_put_item(h, "small", &small) == MS_OK);
+    EXPECT(change("small", 0, 2, 0, 10) == MS_NO_SPACE);
+    EXPECT(annotate("pinned", MS_ANNOTATE_HARD_PIN, 0, 0, 11) == MS_PENDING);
+    EXPECT(change("small", 0, 2, 0, 12) == MS_PENDING); /* the other one can leave now */
+    harness_check(h);
+    harness_close(h);
+}
+
 static void a_lost_server_leaves_objects_short_until_it_is_back(void) {
     harness_open_default(h);
     harness_add_server(h, 0, 10);
@@ -120,6 +144,7 @@ int main(void) {
     h = malloc(sizeof *h);
     a_put_with_fewer_servers_than_replicas_is_short();
     a_move_changes_nothing_of_what_is_wanted();
+    a_copy_that_can_have_no_room_is_refused_at_once();
     a_lost_server_leaves_objects_short_until_it_is_back();
     a_new_master_is_told_by_the_inventories();
     free(h);

@@ -559,6 +559,10 @@ static ms_status enqueue(md_core *core, const md_record *record, uint32_t count,
     uint32_t number = enter(core, record, count, target, leaving);
     if (number == 0)
         return MS_NO_MEMORY;
+    if (!room_is_possible(core, change_at(core, number))) {
+        forget(core, number); /* waiting would not help, as with a put */
+        return MS_NO_SPACE;
+    }
     change_at(core, number)->waiter = waiter;
     core->answers_due++;
     md_changes_run(core);
