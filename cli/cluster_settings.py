@@ -48,10 +48,15 @@ def _coordinator_options(function: Callable[..., Any]) -> Callable[..., Any]:
         document, path = read_document(config)
         flags = {"coordinator": coordinator, "port": port}
         found = load(MasterConfig, "master", flags=flags, document=document, path=path).values
-        output.target = without_password(found.coordinator)
+        output.target = _place_name(found.coordinator, found.port)
         return int(function(output, (found.coordinator, found.port), *args, **kwargs))
 
     return wrapped
+
+
+def _place_name(uri: str, port: int) -> str:
+    """Return the coordinator's name for answers: a setting kept at another one counts nowhere."""
+    return f"local, port {port}" if uri == "local" else without_password(uri)
 
 
 def _ask(
@@ -110,6 +115,7 @@ def show(output: Output, place: tuple[str, int]) -> int:
         means = "at once" if takes_up else "with the next leader" if name in known else "unknown"
         rows.append([name, text or "(each master's own)", means])
     output.table(rows, ["SETTING", "VALUE", "A CHANGE COUNTS"])
+    output.note(f"kept at {output.target}")
     return ExitCode.OK
 
 
@@ -140,7 +146,7 @@ def change(output: Output, place: tuple[str, int], name: str, value: str) -> int
     _ask(place, ask)
     output.result({"setting": name, "value": text}, "")
     when = "at once" if CLUSTER_FIELDS[item.field] else "with the next start of a leader"
-    output.note(f"{name} is {text} for all masters, {when}")
+    output.note(f"{name} is {text} for all masters, {when}; kept at {output.target}")
     return ExitCode.OK
 
 
@@ -161,5 +167,5 @@ def unset(output: Output, place: tuple[str, int], name: str) -> int:
 
     _ask(place, ask)
     output.result({"setting": name, "value": None}, "")
-    output.note(f"each master goes by its own {name}")
+    output.note(f"each master of {output.target} goes by its own {name}")
     return ExitCode.OK

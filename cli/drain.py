@@ -12,7 +12,7 @@ from mooncake_store.cli.output import Output, printable
 
 @click.command("drain")
 @click.argument("node")
-@click.option("--undo", is_flag=True, help="let it have new objects again")
+@click.option("--undo", is_flag=True, help="let it get new objects again")
 @click.option("--wait/--no-wait", default=True, help="until nothing is left there (default)")
 @client_options
 def command(output: Output, access: Access, node: str, undo: bool, wait: bool) -> int:
@@ -29,7 +29,7 @@ def command(output: Output, access: Access, node: str, undo: bool, wait: bool) -
         if undo:
             was_draining = store.undrain(node)
             output.result({"node": node, "undone": was_draining}, "")
-            state = "has new objects again" if was_draining else "was not draining"
+            state = "gets new objects again" if was_draining else "was not draining"
             output.note(f"{printable(node)} {state}")
             return ExitCode.OK
         task = store.drain(node)

@@ -19,7 +19,7 @@ def command(output: Output, access: Access, node: str, yes: bool) -> int:
     """Let the store server NODE, by name or id, be a member no more; it must be gone.
 
     No master waits for it then, and removes need not be remembered for it. Should it come back, it
-    joins as an empty one. A master does this by itself after --forget-after-ms.
+    joins as an empty one. A master does this by itself after --forget-after.
 
     \b
     mooncake-store forget node-a

@@ -262,6 +262,10 @@ class MasterProcess:
 
     async def _follow_settings(self, coordinator: Coordinator, applied: MasterConfig) -> None:
         """Take up what changes of the settings of all masters."""
+        with _reported():
+            await self._take_up_settings(coordinator, applied)
+
+    async def _take_up_settings(self, coordinator: Coordinator, applied: MasterConfig) -> None:
         by_field = {item.field: item for item in cluster_settings().values()}
         async for told in _until_refused(coordinator.watch_cluster_settings()):
             found = apply(self._config, told)

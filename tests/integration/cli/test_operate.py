@@ -115,7 +115,10 @@ def test_settings_of_all_masters_beat_a_masters_own(home: Any, tmp_path: Path) -
     assert settings["session_timeout"] is None
     time.sleep(0.5)  # a follower of files looks five times a second
     assert cluster("unset", "soft_pin", *place).returncode == 0
-    assert "at once" in cluster("show", *place).stdout
+    shown = cluster("show", *place)
+    assert "at once" in shown.stdout
+    assert f"kept at local:{tmp_path}/cluster" in shown.stderr
+    assert cluster("show", "--port", "7800").stderr.strip() == "kept at local, port 7800"
     time.sleep(0.5)
     log = master.end().err
     assert "setting_of_all_masters setting=member_grace value=30s own=5s" in log
