@@ -137,19 +137,19 @@ def rate_cases(
 
 
 def _settled_bytes(pid: int) -> int:
-    """Return the process's memory once it has not shrunk for two seconds.
+    """Return the process's memory once it has been the same for two seconds.
 
-    What an empty master keeps for the next object it gives back after one second.
+    A new master takes the memory of its history within seconds, and an empty one gives back after
+    a second what it keeps for the next object.
     """
-    last = own_memory_bytes(pid)
-    unchanged = 0
-    for _ in range(40):
+    last, unchanged = own_memory_bytes(pid), 0
+    for _ in range(120):
         time.sleep(0.25)
         found = own_memory_bytes(pid)
-        unchanged = 0 if found < last else unchanged + 1
+        unchanged = unchanged + 1 if found == last else 0
         if unchanged == 8:
-            return found
-        last = min(last, found)
+            break
+        last = found
     return last
 
 

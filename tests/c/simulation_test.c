@@ -3,7 +3,7 @@
 // timeout: 300
 /* Runs the simulation (tests/simulation/sim.h) for many seeds.
  *
- *     build/c-test/plain/simulation_test [SEEDS [FIRST]]     (default 500 from 1; 60 under a sanitizer)
+ *     build/c-test/plain/simulation_test [SEEDS [FIRST]]     (default 2000 from 1; 60 under a sanitizer)
  *
  * A seed that fails is printed; `simulation_test 1 SEED` runs it again, the same in every step.
  */
@@ -15,7 +15,7 @@
 #ifdef __SANITIZE_ADDRESS__
 #define SEEDS 60
 #else
-#define SEEDS 500
+#define SEEDS 2000
 #endif
 
 int main(int argc, char **argv) {

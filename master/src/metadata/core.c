@@ -8,6 +8,7 @@
 #define TICK_EXTRAS_MAX 20000u
 #define TICK_VISITS_MAX 4096u
 #define TRIM_AFTER_MS 1000
+#define TICK_TOUCH_BYTES (128u << 10)
 #define EFFECT_BYTES_KEPT (4u << 20)
 
 void md_config_default(md_config *config) {
@@ -374,6 +375,35 @@ static void trim(md_core *core) {
     core->is_trimmed = true;
 }
 
+static bool touch_piece(md_core *core, void *memory, uint64_t bytes, uint64_t *before) {
+    if (core->history_touched < *before + bytes) {
+        uint64_t offset = core->history_touched - *before, left = bytes - offset;
+        uint64_t piece = left < TICK_TOUCH_BYTES ? left : TICK_TOUCH_BYTES;
+        md_memory_touch((unsigned char *)memory + offset, piece);
+        core->history_touched += piece;
+        return true;
+    }
+    *before += bytes;
+    return false;
+}
+
+/* The rings of events and ends take what they may take in the first seconds, and not bit by bit for as long as
+ * it takes to fill them: a master's memory then grows with its objects only. */
+static void touch_history(md_core *core) {
+    md_events_ring *events = &core->events;
+    md_fates_ring *fates = &core->fates;
+    uint64_t before = 0;
+    if (core->is_history_touched)
+        return;
+    core->is_history_touched =
+        !(events->capacity != 0 &&
+          (touch_piece(core, events->entries, events->capacity * sizeof *events->entries,
+                       &before) ||
+           touch_piece(core, events->keys, events->key_bytes, &before))) &&
+        !(fates->capacity != 0 &&
+          touch_piece(core, fates->entries, fates->capacity * sizeof *fates->entries, &before));
+}
+
 void md_tick(md_core *core, md_now now) {
     md_set_now(core, now);
     md_timers_run(core, TICK_TIMERS_MAX);
@@ -386,4 +416,5 @@ void md_tick(md_core *core, md_now now) {
     md_repair_check(core);
     md_tasks_go_on(core, TICK_VISITS_MAX);
     trim(core);
+    touch_history(core);
 }

@@ -501,6 +501,8 @@ struct md_core {
     uint64_t tick;          /* uses */
     int64_t empty_since_ms; /* no object is stored; MD_NEVER: some are */
     bool is_trimmed;        /* and nothing is kept for the next one */
+    bool is_history_touched;
+    uint64_t history_touched; /* bytes of the rings of events and ends that are resident for good */
     md_shard shards[MD_SHARDS];
 
     const md_policy_table *policy;

@@ -20,6 +20,9 @@ void md_memory_unmap(void *memory, size_t bytes);
 /* Gives back what waits for who wants memory next. */
 void md_memory_trim(void);
 
+/* Makes these pages resident; what they hold stays. */
+void md_memory_touch(void *memory, size_t bytes);
+
 /* For few and small things: realloc. */
 void *md_memory_small(void *memory, size_t bytes);
 void md_memory_small_free(void *memory);

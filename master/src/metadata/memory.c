@@ -113,6 +113,12 @@ void md_memory_trim(void) {
     pthread_mutex_unlock(&kept_lock);
 }
 
+void md_memory_touch(void *memory, size_t bytes) {
+    volatile uint8_t *byte = memory;
+    for (size_t at = 0; at < bytes; at += PAGE_BYTES)
+        byte[at] = byte[at];
+}
+
 void *md_memory_small(void *memory, size_t bytes) {
     return fails() ? NULL : realloc(memory, bytes);
 }
