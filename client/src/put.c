@@ -129,7 +129,7 @@ static ms_status take_grants(cl_putting *put, cl_failure *failure) {
     }
     ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
     uint32_t answered = ms_reader_list(&reader, sizeof(ms_location));
-    bool no_space = false;
+    ms_status refused = MS_OK; /* for want of room: a sentence tells of the pool */
     if (answered != put->pending)
         ms_reader_fail(&reader);
     for (size_t i = 0; i < put->count && !reader.is_bad; i++) {
@@ -143,7 +143,8 @@ static ms_status take_grants(cl_putting *put, cl_failure *failure) {
             break;
         if (put->states[i].grant == NULL) {
             item->status = told;
-            no_space = no_space || told == MS_NO_SPACE;
+            if (told == MS_NO_SPACE || told == MS_TOO_LARGE || told == MS_UNAVAILABLE)
+                refused = told;
             if (told != MS_EXISTS)
                 cl_fail(failure, told, "put_start", "master", "%s", "");
         } else if (put->states[i].grant->size != item->size) {
@@ -151,8 +152,8 @@ static ms_status take_grants(cl_putting *put, cl_failure *failure) {
         }
     }
     ms_text text;
-    if (no_space && ms_reader_string(&reader, 1024, &text))
-        cl_fail(failure, MS_NO_SPACE, "put_start", "master", "%.*s", (int)text.length, text.data);
+    if (refused != MS_OK && ms_reader_string(&reader, 1024, &text))
+        cl_fail(failure, refused, "put_start", "master", "%.*s", (int)text.length, text.data);
     if (status == MS_OK && reader.is_bad)
         status = cl_fail(failure, MS_BAD_FRAME, "put_start", "master", "the answer is malformed");
     free(reply.body);

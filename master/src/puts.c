@@ -61,6 +61,10 @@ void ma_describe_space(ma_master *master, char *sentence, size_t size) {
         snprintf(sentence, size, "no store server has brought its inventory yet");
         return;
     }
+    if (space.object_bytes_max == 0) {
+        snprintf(sentence, size, "no store server takes new objects: all drain, or are away");
+        return;
+    }
     char text[8][24];
     snprintf(sentence, size,
              "of %s there are %s hard-pinned, %s pinned by sessions, %s leased, %s being written, "

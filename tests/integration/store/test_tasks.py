@@ -10,7 +10,7 @@ import pytest
 
 from mooncake_store.client import Client, Task
 from mooncake_store.config import MIB
-from mooncake_store.errors import StoreError
+from mooncake_store.errors import ObjectTooLargeError, StoreError, UnavailableError
 
 from .conftest import Host, wait_until
 from .test_restarts import put_all, read, value_of
@@ -156,6 +156,23 @@ def test_what_a_killed_server_held_is_copied_again(host: Host) -> None:
         for key in keys:
             assert nodes_of(client, key) == ["a", "b"]
         all_there(client, keys)
+
+
+def test_a_put_that_no_server_takes_says_why(host: Host) -> None:
+    master = host.master()
+    with Client(master.address, strict=True) as client:
+        with pytest.raises(UnavailableError, match="no store server has joined this master"):
+            client.put("early", b"")
+        host.server(master, name="a", pool_size_bytes=8 * MIB)
+        wait_ready(client, 1)
+        client.put("kept", b"value")
+        client.drain("a")
+        with pytest.raises(UnavailableError, match="all drain, or are away"):
+            client.put("late", b"")
+        client.undrain("a")
+        assert client.put("late", b"") and client.get("kept") == b"value"
+        with pytest.raises(ObjectTooLargeError, match="the largest object that can be placed"):
+            client.put("large", bytes(9 * MIB))
 
 
 def test_copies_keep_the_bound_and_stop_when_cancelled(host: Host) -> None:
