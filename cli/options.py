@@ -14,7 +14,7 @@ from mooncake_store.cli.contexts import Target, read_document, resolve
 from mooncake_store.cli.interrupts import soon_interrupted
 from mooncake_store.cli.output import Output
 from mooncake_store.config import load, parse_duration, parse_size
-from mooncake_store.errors import ConfigError, InvalidKeyError
+from mooncake_store.errors import ConfigError, InvalidKeyError, UnavailableError
 
 if TYPE_CHECKING:
     from mooncake_store.client import Client
@@ -121,7 +121,15 @@ class Access:
         )
         if self.timeout_s is not None:
             config = replace(config, timeout_s=self.timeout_s, connect_timeout_s=self.timeout_s)
-        return Client(self.target.master, config=config, **settings)
+        try:
+            return Client(self.target.master, config=config, **settings)
+        except UnavailableError as error:
+            if self.target.master.startswith("etcd://"):
+                error.hint = (  # `up` on this machine would not help such a cluster
+                    "the next master leads within 3 s if one stands by: `mooncake-store ready "
+                    "--wait 10s`, then again; else see whether masters and etcd run"
+                )
+            raise
 
 
 def client_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -127,6 +127,18 @@ def test_settings_of_all_masters_beat_a_masters_own(home: Any, tmp_path: Path) -
     assert "setting_needs_restart setting=eviction value=sieve" in log
 
 
+def test_a_cluster_without_a_leader_is_not_told_to_start_one_here(
+    mooncake: Callable[..., Any],
+) -> None:
+    for address, advice in (
+        ("etcd://127.0.0.1:1/nobody", "mooncake-store ready --wait"),
+        ("127.0.0.1:1", "`up` starts"),
+    ):  # fmt: skip
+        result = mooncake("ls", "--master", address, "--timeout", "500ms")
+        assert result.code == 3
+        assert advice in result.err
+
+
 def test_status_and_top_can_go_on(running: Any) -> None:
     for arguments, schema in (
         (["status", "--watch", "50ms"], "status"), (["top", "--interval", "50ms"], "top"),
