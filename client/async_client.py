@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
-from mooncake_store.client.client import CLOSE_TIMEOUT_NS, hash_of, open_handle
+from mooncake_store.client.client import CLOSE_TIMEOUT_NS, hash_of
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import (
     ClientCore,
@@ -20,6 +20,7 @@ from mooncake_store.client.core import (
     pin_deadline_ms,
 )
 from mooncake_store.client.native import lib
+from mooncake_store.client.opening import open_handle
 from mooncake_store.client.results import (
     Counters,
     Explanation,

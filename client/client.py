@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
-from mooncake_store.client.address import cluster_of, parse_master
-from mooncake_store.client.config import CHECKSUMS, ClientConfig
+from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import (
     ClientCore,
     Memory,
@@ -22,7 +21,8 @@ from mooncake_store.client.core import (
     per_key,
     pin_deadline_ms,
 )
-from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
+from mooncake_store.client.native import ffi, lib
+from mooncake_store.client.opening import open_handle
 from mooncake_store.client.results import (
     Counters,
     Explanation,
@@ -42,7 +42,6 @@ from mooncake_store.errors import (
     UnavailableError,
     error_from_status,
 )
-from mooncake_store.transfer_engine.spinners import share_spinners
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,57 +60,6 @@ _READS = {  # of `Read` steps
     Operation.GET_RANGE: _c.client_get_range,
     Operation.SIZES: _c.client_sizes,
 }
-
-
-def open_handle(core: ClientCore, master: str | None) -> int:
-    """Connect; shared by both clients.
-
-    Raises:
-        ConfigError: The address is none.
-        ClusterError: Nobody answers there, or not as a master.
-    """
-    config = core.config
-    end_ns = deadline_ns(config.connect_timeout_s)
-    cluster = cluster_of(master)
-    follower = None
-    if cluster is None:
-        address = parse_master(master)
-    else:
-        from mooncake_store.client.leader import LeaderFollower
-
-        follower = LeaderFollower(cluster)
-        address = follower.find(config.connect_timeout_s)
-        if address.unix is None:  # room for a socket: the next leader may be on this host
-            address = replace(address, tcp=f"{address.tcp},{address.tcp}")
-    given = ffi.new("cl_config *")
-    lib.cl_config_default(given)
-    alive = [
-        ffi.new("char[]", text.encode())
-        for text in (address.tcp or "", address.unix or "", config.tenant, config.token, core.name)
-    ]
-    given.master = alive[0] if address.tcp else ffi.NULL
-    given.master_unix = alive[1] if address.unix else ffi.NULL
-    given.tenant, given.token, given.name = alive[2], alive[3], alive[4]
-    given.location_count_max = config.location_count_max
-    given.connections_max = config.connections_max
-    given.worker_threads = config.worker_threads
-    given.stream_copy_bytes = config.stream_copy_size_bytes
-    given.staging_bytes = config.staging_size_bytes
-    given.allow_local = config.use_local_paths
-    given.allow_relay = config.use_relay
-    given.wait_for_master = config.wait_for_master
-    if config.checksums not in CHECKSUMS:
-        raise RequestError(f"checksums: one of {', '.join(CHECKSUMS)}, not {config.checksums!r}")
-    given.checksums = CHECKSUMS.index(config.checksums)
-    share_spinners()
-    handle = ffi.new("uint64_t *")
-    failure = ffi.new("cl_failure *")
-    status = lib.cl_open(given, end_ns, handle, failure)
-    if status != Status.OK:
-        raise failure_error(failure)
-    if follower is not None:
-        follower.follow(int(handle[0]))
-    return int(handle[0])
 
 
 def hash_of(handle: int, key: str) -> bytes:

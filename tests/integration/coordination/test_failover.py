@@ -208,6 +208,20 @@ def test_the_leader_is_killed_and_a_client_goes_on(cluster: Cluster) -> None:
         assert client.get("after") == b"new"
 
 
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_client_opened_while_the_leader_changes_waits_for_the_next(
+    cluster: Cluster, fault: signal.Signals
+) -> None:
+    first, second = cluster.masters
+    with Client(cluster.uri) as client:
+        assert client.put("kept", b"old")
+    first.signal(fault)
+    # The coordinator names the old leader until its lease ends.
+    with Client(cluster.uri, connect_timeout_s=WITHIN_S) as client:
+        assert second.endpoints["epoch"] == 2
+        until(lambda: client.get("kept") == b"old", cluster.logs)
+
+
 def test_a_drain_goes_on_under_the_next_leader(cluster: Cluster) -> None:
     first, second = cluster.masters
     with Client(cluster.uri) as client:
