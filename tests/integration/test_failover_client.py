@@ -242,6 +242,12 @@ def test_without_a_master_nobody_waits_for_long(is_frozen: bool) -> None:
         until(lambda: store.statistics().master_state == 0)
         assert store.put("other", b"v")
         assert store.get("other") == b"v"
+        # It works in one session, which it knows, whatever it tried meanwhile.
+        for _ in range(20):
+            with store.match_prefix(["known", "other"], pin=True) as found:
+                assert found.count == 2
+        totals = store.counters().totals
+        assert (totals["sessions"], totals["pins"], totals["pool_pinned_bytes"]) == (1, 0, 0)
 
 
 def test_client_may_be_opened_before_its_master() -> None:
