@@ -12,6 +12,7 @@
 #define DIAL_TIMEOUT_MS 1000
 #define DIAL_PAUSE_MS_MIN 8
 #define DIAL_PAUSE_MS_MAX 200
+#define FOREIGN_PAUSE_MS 2000 /* each time it is a member there for a moment */
 #define NS_PER_MS INT64_C(1000000)
 
 struct st_job {
@@ -154,11 +155,12 @@ static bool take_cluster(st_server *server, const uint8_t *answer, size_t length
     return status == MS_OK && (!is_other || may_change);
 }
 
-/* The connection that st_service's hooks fill in: they may run before te_dial returns. */
-static void dial(st_server *server, const char *address, bool is_first_try) {
+/* The connection that st_service's hooks fill in: they may run before te_dial returns.  False: who answers there
+ * leads another cluster. */
+static bool dial(st_server *server, const char *address, bool is_first_try) {
     st_peer *peer = calloc(1, sizeof *peer);
     if (peer == NULL)
-        return;
+        return true;
     peer->server = server;
     peer->is_master = true;
     ms_writer hello = ms_writer_growable(MS_BODY_BYTES_MAX_HELLO);
@@ -197,6 +199,7 @@ static void dial(st_server *server, const char *address, bool is_first_try) {
         st_log(server, 1, "master_unreachable address=%s reason=\"%s\" status=%s", address, error,
                ms_status_name(status));
     }
+    return is_ours;
 }
 
 /* Dials when that is due; gives the time of the next attempt. */
@@ -226,7 +229,10 @@ static int64_t keep_connected(st_server *server, int64_t next_ns, int64_t *pause
         next_ns = now_ns + *pause_ms * NS_PER_MS; /* it was connected, in vain */
     if (next_ns != INT64_MAX && now_ns < next_ns)
         return next_ns;
-    dial(server, address, *pause_ms == 0);
+    if (!dial(server, address, *pause_ms == 0)) {
+        *pause_ms = FOREIGN_PAUSE_MS;
+        return te_now_ns() + FOREIGN_PAUSE_MS * NS_PER_MS;
+    }
     /* Growing pauses, each about a fifth of the time that the master has been away: that much later than it is back
      * it is found, and one that is gone costs nothing. */
     *pause_ms = *pause_ms == 0 ? DIAL_PAUSE_MS_MIN : *pause_ms + *pause_ms / 4;

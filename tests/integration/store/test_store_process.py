@@ -147,8 +147,8 @@ def test_a_node_may_go_to_another_cluster_when_it_starts_and_not_before(host: Ho
     server.wait_log("other_cluster")
     time.sleep(1.0)
     assert server.log().count("adopted epoch") == 1
-    # It dials with growing pauses, not as fast as it is refused.
-    assert server.log().count("other_cluster") < 12
+    # It dials now and then: each time it is a member there for a moment.
+    assert server.log().count("other_cluster") <= 2
     server.stop()
     again = host.server(other, name="node-a")
     assert again.endpoints.is_adopted
