@@ -388,7 +388,7 @@ static bool touch_piece(md_core *core, void *memory, uint64_t bytes, uint64_t *b
 }
 
 /* The rings of events and ends take what they may take in the first seconds, and not bit by bit for as long as
- * it takes to fill them: a master's memory then grows with its objects only. */
+ * it takes to fill them: who watches a master's memory sees what its objects cost. */
 static void touch_history(md_core *core) {
     md_events_ring *events = &core->events;
     md_fates_ring *fates = &core->fates;
