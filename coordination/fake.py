@@ -247,7 +247,7 @@ class FakeClient:
         await self._travel()
         return self._service.grant(ttl_s)
 
-    async def renew(self, lease: int, *, timeout_s: float) -> int:
+    async def renew(self, lease: int, *, timeout_s: float, patience_s: float | None = None) -> int:
         await self._travel()
         return self._service.renew(lease)
 

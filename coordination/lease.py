@@ -112,26 +112,42 @@ class LeaseKeeper:
                 await asyncio.wait_for(self._store.revoke(self.lease), _REVOKE_TIMEOUT_S)
 
     async def _keep(self) -> None:
-        # An attempt and its period are a quarter of the time to live: one member that does not
-        # answer, and a second one, leave time for a third.
-        quarter_s = self._ttl_s / 4
-        while True:
-            since_s = (self._clock() - self._asked_ns) / _NS
-            await asyncio.sleep(max(quarter_s - since_s, 0.0))
-            asked_ns = self._clock()
-            try:
-                ttl_s = await self._store.renew(self.lease, timeout_s=quarter_s)
-            except UnavailableError:
-                await asyncio.sleep(0.02)
-                continue
-            except StoreError:
-                await asyncio.sleep(quarter_s)  # refused; it may be allowed again
-                continue
-            if ttl_s <= 0:
-                self._is_lost = True
-            else:
-                self._asked_ns, self._ttl_s = asked_ns, ttl_s
-            self._changed.set()
-            self._changed = asyncio.Event()
-            if self._is_lost:
-                return
+        # A renewal that has no answer after a quarter of the time to live gets another one beside
+        # it, from another member if there is one. It is not given up: its answer still says that
+        # the lease lived when it was sent, and a service that is slow all the time must not be
+        # taken for one that is gone.
+        under_way: set[asyncio.Task[float]] = set()
+        pause_s = self._until_next_s(self._asked_ns)
+        try:
+            while not self._is_lost:
+                await asyncio.sleep(pause_s)
+                renewal = asyncio.create_task(self._renew())
+                under_way.add(renewal)
+                renewal.add_done_callback(under_way.discard)
+                done, _ = await asyncio.wait({renewal}, timeout=self._ttl_s / 4)
+                pause_s = renewal.result() if done else 0.0
+        finally:
+            for renewal in under_way:
+                renewal.cancel()
+
+    async def _renew(self) -> float:
+        """Renew once; return the pause before the next time."""
+        asked_ns = self._clock()
+        try:
+            ttl_s = await self._store.renew(
+                self.lease, patience_s=self._ttl_s / 4, timeout_s=self._ttl_s * 0.9
+            )
+        except UnavailableError:
+            return 0.02
+        except StoreError:
+            return self._ttl_s / 4  # refused; it may be allowed again
+        if ttl_s <= 0:
+            self._is_lost = True
+        elif asked_ns > self._asked_ns:  # answers need not come in the order of the questions
+            self._asked_ns, self._ttl_s = asked_ns, ttl_s
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return self._until_next_s(asked_ns)
+
+    def _until_next_s(self, asked_ns: int) -> float:
+        return max(self._ttl_s / 4 - (self._clock() - asked_ns) / _NS, 0.0)

@@ -63,8 +63,8 @@ class EtcdClient:
     async def grant(self, ttl_s: int) -> Grant:
         return await self._leases.grant(ttl_s)
 
-    async def renew(self, lease: int, *, timeout_s: float) -> int:
-        return await self._leases.renew(lease, timeout_s)
+    async def renew(self, lease: int, *, timeout_s: float, patience_s: float | None = None) -> int:
+        return await self._leases.renew(lease, timeout_s, patience_s)
 
     async def revoke(self, lease: int) -> None:
         await self._leases.revoke(lease)

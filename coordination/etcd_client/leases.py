@@ -7,6 +7,7 @@ import asyncio
 import grpc
 
 from mooncake_store.coordination.etcd_client.endpoints import (
+    Endpoint,
     Endpoints,
     Method,
     error_of,
@@ -54,12 +55,22 @@ class Leases:
             if "lease not found" not in error.message:
                 raise
 
-    async def renew(self, lease: int, timeout_s: float) -> int:
+    async def renew(self, lease: int, timeout_s: float, patience_s: float | None = None) -> int:
         """Renew once: etcd's method is a pair of streams, used here for one request each time.
 
         A stream that stays open would save little and could freeze with its member.
         """
         endpoint = self._endpoints.current
+        if patience_s is None:
+            return await self._renew_at(endpoint, lease, timeout_s)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(patience_s, self._endpoints.leave, endpoint)
+        try:
+            return await self._renew_at(endpoint, lease, timeout_s)
+        finally:
+            timer.cancel()
+
+    async def _renew_at(self, endpoint: Endpoint, lease: int, timeout_s: float) -> int:
         tokens = self._endpoints.tokens
         metadata: tuple[tuple[str, str], ...] = ()
         try:

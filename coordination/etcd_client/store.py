@@ -165,10 +165,15 @@ class KeyValueStore(Protocol):
         """Return a new lease."""
         ...
 
-    async def renew(self, lease: int, *, timeout_s: float) -> int:
+    async def renew(self, lease: int, *, timeout_s: float, patience_s: float | None = None) -> int:
         """Begin the lease's time anew and return it in seconds; 0: there is no such lease.
 
         One attempt; after a failure the next is made elsewhere.
+
+        Args:
+            lease: Its number.
+            timeout_s: How long an answer counts.
+            patience_s: After which calls that begin meanwhile are made elsewhere; None: none are.
         """
         ...
 
