@@ -12,6 +12,9 @@
 
 #define REBUILD_RECORDS_MIN 64u
 #define REBUILD_ARENA_MIN 16384u
+/* Below REBUILD_ARENA_MIN only the arena is put in order, in place.  Left alone until it reaches that, the arenas of
+ * 256 shards with a few objects each would become resident page by page, for hours. */
+#define COMPACT_ARENA_MIN 2048u
 
 /* What a shard keeps when it is empty: a store of a few hundred objects has none or one in most of its shards,
  * and would ask the kernel for four arrays with each put. */
@@ -260,6 +263,40 @@ out:
     md_memory_unmap(fresh.arena, fresh.arena_capacity);
 }
 
+static bool should_compact(const md_shard *shard) {
+    return shard->arena_used > COMPACT_ARENA_MIN && shard->arena_used <= REBUILD_ARENA_MIN &&
+           shard->arena_waste > shard->arena_used / 2;
+}
+
+/* Keys and blocks side by side again; the records keep their numbers. */
+static void compact(md_shard *shard) {
+    uint8_t live[REBUILD_ARENA_MIN];
+    size_t used = 0;
+    uint32_t waste = 0;
+    for (uint32_t i = 0; i < shard->record_fresh; i++) {
+        md_record *record = &shard->records[i];
+        if (record->state == MD_RECORD_NONE)
+            continue;
+        assert(used + record->key_length <= sizeof live);
+        memcpy(live + used, shard->arena + record->key, record->key_length);
+        record->key = (uint32_t)used;
+        used += record->key_length;
+        if (record->replicas != 0) {
+            const md_replica_block *block = block_of(shard, record);
+            uint32_t bytes = block->bytes;
+            size_t start = aligned(used);
+            assert(start + bytes <= sizeof live);
+            waste += (uint32_t)(start - used);
+            memcpy(live + start, block, bytes);
+            record->replicas = (uint32_t)(start / 8 + 1);
+            used = start + bytes;
+        }
+    }
+    memcpy(shard->arena, live, used);
+    shard->arena_used = (uint32_t)used;
+    shard->arena_waste = waste;
+}
+
 void md_shard_remove(md_shard *shard, uint32_t record) {
     md_record *at = md_record_at(shard, record);
     assert(!(at->flags & MD_IS_LISTED));
@@ -279,4 +316,6 @@ void md_shard_remove(md_shard *shard, uint32_t record) {
         empty(shard);
     else if (should_rebuild(shard))
         rebuild(shard);
+    else if (should_compact(shard))
+        compact(shard);
 }
