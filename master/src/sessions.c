@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Ids are given in order, so their low bits spread by themselves, and a table for many sessions becomes resident one
+ * page after 512 of them; mixed, each of a page's first sessions would touch a page of its own. */
 static ma_session **bucket_of(ma_master *master, uint64_t id) {
-    uint64_t mixed = id * 0x9e3779b97f4a7c15u;
-    return &master->session_buckets[(mixed >> 32) & (master->session_bucket_count - 1)];
+    return &master->session_buckets[id & (master->session_bucket_count - 1)];
 }
 
 ma_session *ma_session_find(ma_master *master, uint64_t id) {
