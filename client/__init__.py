@@ -3,6 +3,7 @@
 from mooncake_store.client.async_client import AsyncClient
 from mooncake_store.client.client import Client, PrefixMatch
 from mooncake_store.client.config import ClientConfig
+from mooncake_store.client.identity import CacheIdentity, ParallelShape
 from mooncake_store.client.prefix import prefix_keys
 from mooncake_store.client.results import (
     Counters,
@@ -22,6 +23,7 @@ from mooncake_store.client.view import View
 
 __all__ = [
     "AsyncClient",
+    "CacheIdentity",
     "Client",
     "ClientConfig",
     "Counters",
@@ -31,6 +33,7 @@ __all__ = [
     "Member",
     "ObjectStat",
     "OpenPut",
+    "ParallelShape",
     "PrefixMatch",
     "ReplicaPlace",
     "ReplicaStat",

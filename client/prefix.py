@@ -16,12 +16,12 @@ import hashlib
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mooncake_store.errors import RequestError
 
-__all__ = ["prefix_keys"]
+__all__ = ["chain_digests", "prefix_keys"]
 
 _LABEL = b"mooncake-store prefix 1\0"
 
@@ -47,6 +47,31 @@ def _token_bytes(token_ids: Iterable[int]) -> memoryview:
     return memoryview(packed.tobytes())
 
 
+def chain_digests(
+    state: bytes,
+    token_ids: Sequence[int] | Iterable[int],
+    block_size: int,
+    extras: Mapping[int, bytes] | None = None,
+) -> Iterator[bytes]:
+    """Yield h(1), h(2), ... of each full block, given h(0).
+
+    Args:
+        state: h(0): 32 bytes that stand for whatever must not share keys.
+        token_ids: Any sequence of numbers from 0 to 2**32 - 1; numpy and torch too.
+        block_size: Tokens of a block.
+        extras: By number of a block, what its tokens do not tell (an image's hash); it follows
+            them, with its length before it.
+    """
+    data = _token_bytes(token_ids)
+    step = 4 * block_size
+    for index, at in enumerate(range(0, len(data) - step + 1, step)):
+        block = hashlib.sha256(state + data[at : at + step])
+        if extras and (extra := extras.get(index)) is not None:
+            block.update(struct.pack("<I", len(extra)) + extra)
+        state = block.digest()
+        yield state
+
+
 def prefix_keys(
     token_ids: Sequence[int] | Iterable[int], block_size: int = 256, namespace: str = ""
 ) -> list[str]:
@@ -67,13 +92,7 @@ def prefix_keys(
     """
     if not isinstance(block_size, int) or not 0 < block_size < 2**32:
         raise RequestError(f"block_size is a number above 0, not {block_size!r}")
-    data = _token_bytes(token_ids)
     space = namespace.encode()
     head = _LABEL + struct.pack("<I", len(space)) + space + struct.pack("<I", block_size)
     state = hashlib.sha256(head).digest()
-    step = 4 * block_size
-    keys: list[str] = []
-    for at in range(0, len(data) - step + 1, step):
-        state = hashlib.sha256(state + data[at : at + step]).digest()
-        keys.append("p1-" + state.hex())
-    return keys
+    return ["p1-" + digest.hex() for digest in chain_digests(state, token_ids, block_size)]

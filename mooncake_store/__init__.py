@@ -13,16 +13,30 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_store.version import __version__
 
-__all__ = ["AsyncClient", "Client", "StoreError", "__version__", "prefix_keys"]
+__all__ = [
+    "AsyncClient",
+    "CacheIdentity",
+    "Client",
+    "ParallelShape",
+    "StoreError",
+    "__version__",
+    "prefix_keys",
+]
 
 if TYPE_CHECKING:
-    from mooncake_store.client import AsyncClient, Client, prefix_keys
+    from mooncake_store.client import (
+        AsyncClient,
+        CacheIdentity,
+        Client,
+        ParallelShape,
+        prefix_keys,
+    )
     from mooncake_store.errors import StoreError
 
 
 def __getattr__(name: str) -> Any:
     # The C extension is loaded when it is used: `mooncake-store --version` needs none of it.
-    if name in ("AsyncClient", "Client", "prefix_keys"):
+    if name in ("AsyncClient", "CacheIdentity", "Client", "ParallelShape", "prefix_keys"):
         import mooncake_store.client as client
 
         return getattr(client, name)
