@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools-installed
 # What an editable install depends on beside the C files, which make themselves known to setup.py.
-SETUP_INPUTS := pyproject.toml setup.py MANIFEST.in native/build_ffi.py
+SETUP_INPUTS := pyproject.toml compat/pyproject.toml setup.py MANIFEST.in native/build_ffi.py
 C_INPUTS := $(wildcard mooncake_store/protocol/include/*.h mooncake_store/protocol/src/*.[ch] \
 	$(foreach room,transfer_engine master store client,$(room)/include/*.h $(room)/src/*.[ch] \
 	$(room)/src/*/*.[ch]))
@@ -69,6 +69,7 @@ $(INSTALLED): $(SETUP_INPUTS) | tools
 $(TOOLS): $(INSTALLED)
 	@echo "Installing the tools of make check and make test in $(VENV) ..."
 	@$(BIN)/python -m pip install -qq --no-build-isolation --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --no-build-isolation --no-deps --editable compat
 	@touch $@
 
 native: $(INSTALLED) $(NATIVE)
@@ -87,6 +88,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/mypy protocol-model/check.py protocol-model/protocol_model
 	$(BIN)/mypy tests/chaos
+	$(BIN)/mypy compat/mooncake
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 	$(if $(strip $(OUR_C)),$(BIN)/clang-format --dry-run -Werror -ferror-limit=1 $(OUR_C))
