@@ -9,7 +9,7 @@ TOOLS := $(VENV)/.tools-installed
 # What an editable install depends on beside the C files, which make themselves known to setup.py.
 SETUP_INPUTS := pyproject.toml compat/pyproject.toml setup.py MANIFEST.in native/build_ffi.py
 C_INPUTS := $(wildcard mooncake_store/protocol/include/*.h mooncake_store/protocol/src/*.[ch] \
-	$(foreach room,transfer_engine master store client,$(room)/include/*.h $(room)/src/*.[ch] \
+	$(foreach room,transfer_engine master store client conductor,$(room)/include/*.h $(room)/src/*.[ch] \
 	$(room)/src/*/*.[ch]))
 NATIVE := mooncake_store/_native.abi3.so
 OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':!third_party')

@@ -16,7 +16,7 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parent.parent
 
 # Lower rooms first: a header may include those of the rooms before its own.
-ROOMS = ("mooncake_store/protocol", "transfer_engine", "master", "store", "client")
+ROOMS = ("mooncake_store/protocol", "transfer_engine", "master", "store", "client", "conductor")
 
 CDEF_PART = re.compile(r"/\* begin cdef \*/\n(.*?)/\* end cdef \*/", re.DOTALL)
 QUOTED_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
