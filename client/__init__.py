@@ -1,6 +1,7 @@
 """The SDK: what an inference engine's process uses."""
 
-from mooncake_store.client.async_client import AsyncClient
+from typing import TYPE_CHECKING, Any
+
 from mooncake_store.client.client import Client, PrefixMatch
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.identity import CacheIdentity, ParallelShape
@@ -20,6 +21,9 @@ from mooncake_store.client.results import (
     TaskFailure,
 )
 from mooncake_store.client.view import View
+
+if TYPE_CHECKING:
+    from mooncake_store.client.async_client import AsyncClient
 
 __all__ = [
     "AsyncClient",
@@ -43,3 +47,12 @@ __all__ = [
     "View",
     "prefix_keys",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # asyncio takes as long to load as all the rest: only for who uses it.
+    if name == "AsyncClient":
+        from mooncake_store.client.async_client import AsyncClient
+
+        return AsyncClient
+    raise AttributeError(f"module 'mooncake_store.client' has no attribute {name!r}")

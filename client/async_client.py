@@ -226,6 +226,17 @@ class AsyncClient:
         )
         return size
 
+    async def get_range(
+        self, key: str, buffer: Memory, offset: int, *, timeout_s: float | None = None
+    ) -> int | None:
+        """As `Client.get_range`."""
+        if not 0 <= offset < 2**63:
+            raise RequestError(f"offset is a number of bytes, not {offset}", key=key)
+        size: int | None = await self._read(
+            Operation.GET_RANGE, key, buffer, offset, miss=None, timeout_s=timeout_s
+        )
+        return size
+
     async def get_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> builtins.list[bytes | StoreError | None]:

@@ -225,6 +225,37 @@ class Client:
         except StoreError as error:
             return self._core.failed(error, None)
 
+    def get_range(
+        self, key: str, buffer: Memory, offset: int, *, timeout_s: float | None = None
+    ) -> int | None:
+        """Read the object's bytes from `offset` on into `buffer`.
+
+        Args:
+            key: The object.
+            buffer: As of get_into; as many bytes are read as it has room for, or as there are.
+            offset: Where to begin.
+            timeout_s: Deadline.
+
+        Returns:
+            Bytes read, 0 past the object's end; None when it is not there.
+
+        Example:
+            >>> _ = store.put("some", b"bytes")
+            >>> buffer = bytearray(3)
+            >>> store.get_range("some", buffer, 2), bytes(buffer)
+            (3, b'tes')
+        """
+        if not 0 <= offset < 2**63:
+            raise RequestError(f"offset is a number of bytes, not {offset}", key=key)
+        try:
+            size: int | None = _c.client_get_range(
+                self._handle, key, buffer, offset,
+                self._timeout_s if timeout_s is None else timeout_s,
+            )  # fmt: skip
+            return size
+        except StoreError as error:
+            return self._core.failed(error, None)
+
     def get_batch(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> builtins.list[bytes | StoreError | None]:

@@ -46,6 +46,10 @@ async def test_object_round_trips(store: AsyncClient, prefix: str, size: int) ->
     assert await store.get(prefix) == value
     buffer = bytearray(size)
     assert await store.get_into(prefix, buffer) == size
+    part = bytearray(9)
+    read = await store.get_range(prefix, part, size // 2)
+    assert read == min(9, size - size // 2)
+    assert part[:read] == buffer[size // 2 : size // 2 + read]
     assert buffer == value
     assert await store.exists(prefix) is True
     assert await store.remove(prefix) is True

@@ -81,6 +81,24 @@ def test_get_into_leaves_a_too_small_buffer_alone(store: Client, prefix: str) ->
     assert buffer == b"----"
 
 
+def test_a_part_is_read_from_an_offset_on(store: Client, prefix: str) -> None:
+    data = value_of("part", 3 * MIB + 5)
+    store.put(prefix + "x", data)
+    for offset, length in ((0, 7), (1, MIB), (2 * MIB - 3, MIB + 1), (len(data) - 2, 9)):
+        buffer = bytearray(length)
+        read = store.get_range(prefix + "x", buffer, offset)
+        assert read == min(length, len(data) - offset)
+        assert buffer[:read] == data[offset : offset + length]
+    halves = [bytearray(3), bytearray(4)]
+    assert store.get_range(prefix + "x", halves, 10) == 7
+    assert b"".join(halves) == data[10:17]
+    assert store.get_range(prefix + "x", bytearray(5), len(data)) == 0
+    assert store.get_range(prefix + "y", bytearray(5), 0) is None
+    for wrong in (-1, 2**63):
+        with pytest.raises(RequestError):
+            store.get_range(prefix + "x", bytearray(5), wrong)
+
+
 def test_existing_key_is_left_as_it_is(store: Client, prefix: str) -> None:
     assert store.put(prefix + "x", b"first") is True
     assert store.put(prefix + "x", b"second") is False
