@@ -61,7 +61,9 @@ typedef struct cl_job {
     PyObject **keys;       /* references */
     cl_buffer *buffers;    /* obj NULL: none held */
     cl_piece_list *pieces; /* NULL: no item has any */
-    PyObject **values;     /* bytes being filled (CL_GET) */
+    struct iovec
+        *parts;        /* of all items, where these were given as addresses; NULL: they were not */
+    PyObject **values; /* bytes being filled (CL_GET) */
     cl_put_options put;
     bool force, pin;
     uint32_t pin_deadline_ms;
@@ -103,7 +105,9 @@ PyObject *cl_job_result(cl_job *job);
 /* Makes the exception for a status; item NULL: none in particular. */
 PyObject *cl_make_error(const cl_job *job, const cl_item *item, ms_status status);
 int cl_python_init(PyObject *make_error);
+/* options: None or a tuple, see python_job.c. */
+int cl_job_take_put_options(cl_job *job, PyObject *options);
 
-extern PyMethodDef cl_async_methods[];
+extern PyMethodDef cl_async_methods[], cl_address_methods[];
 
 #endif

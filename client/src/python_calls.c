@@ -137,6 +137,8 @@ int cl_install(uintptr_t module, uintptr_t make_error) {
         result = PyModule_AddFunctions((PyObject *)module, methods);
     if (result == 0)
         result = PyModule_AddFunctions((PyObject *)module, cl_async_methods);
+    if (result == 0)
+        result = PyModule_AddFunctions((PyObject *)module, cl_address_methods);
     if (result != 0)
         PyErr_Print();
     PyGILState_Release(state);

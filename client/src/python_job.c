@@ -214,7 +214,7 @@ static int take_memories(cl_job *job, PyObject *memories, bool writable) {
 }
 
 /* options: None or a tuple (replicas, min_replicas, flags, preferred_server, ttl_ms, parent or None, chain, group). */
-static int take_put_options(cl_job *job, PyObject *options) {
+int cl_job_take_put_options(cl_job *job, PyObject *options) {
     job->put = (cl_put_options){.replica_count = 1, .replica_count_min = 1};
     if (options == Py_None)
         return 0;
@@ -303,6 +303,7 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
     job->body = NULL;
     job->answer = NULL;
     job->pieces = NULL;
+    job->parts = NULL;
     job->started_ns = te_now_ns();
     job->items = job->item_scratch;
     job->keys = job->key_scratch;
@@ -330,8 +331,8 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
     if ((operation == CL_GET_INTO || operation == CL_GET_RANGE) &&
         take_memories(job, arguments[2], true) != 0)
         goto failed;
-    if (operation == CL_PUT &&
-        (take_memories(job, arguments[2], false) != 0 || take_put_options(job, arguments[3]) != 0))
+    if (operation == CL_PUT && (take_memories(job, arguments[2], false) != 0 ||
+                                cl_job_take_put_options(job, arguments[3]) != 0))
         goto failed;
     if (operation == CL_GET_RANGE) {
         uint64_t offset = PyLong_AsUnsignedLongLong(arguments[3]);
@@ -382,6 +383,8 @@ void cl_job_release(cl_job *job) {
     }
     free(job->pieces);
     job->pieces = NULL;
+    free(job->parts);
+    job->parts = NULL;
     if (job->items != job->item_scratch)
         free(job->items);
     if (job->keys != job->key_scratch)

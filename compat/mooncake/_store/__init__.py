@@ -1,0 +1,1 @@
+"""What `mooncake.store` is made of; import that."""

@@ -1,0 +1,117 @@
+"""Batches with plain addresses and plain numbers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+
+from mooncake_store import Client
+from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.errors import ClosedError, Status
+
+MEMORY = ctypes.create_string_buffer(4096)
+AT = ctypes.addressof(MEMORY)
+
+
+@pytest.fixture
+def client(shared_cluster: Cluster) -> Iterator[Client]:
+    with Client(shared_cluster.address, strict=True) as opened:
+        ctypes.memset(AT, 0, len(MEMORY))
+        yield opened
+        opened.remove_matching("addresses/")
+
+
+def key(name: str) -> str:
+    return f"addresses/{name}"
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_many_pieces_come_back_in_any_other_split(shared_cluster: Cluster, is_local: bool) -> None:
+    with Client(shared_cluster.address, use_local_paths=is_local) as client:
+        MEMORY.raw = bytes(range(256)) * 16
+        keys = [key(f"{is_local}/{index}") for index in range(8)]
+        sources = [[AT + index * 64 + piece * 8 for piece in range(8)] for index in range(8)]
+        assert client.put_addresses(keys, sources, [[8] * 8] * 8) == [1] * 8
+        assert client.put_addresses(keys, sources, [[8] * 8] * 8) == [0] * 8  # they are there
+        targets = [[AT + 2048 + index * 64 + at for at in (63, 0, 1)] for index in range(8)]
+        assert client.get_addresses(keys, targets, [[1, 1, 62]] * 8) == [64] * 8
+        for index in range(8):
+            source = MEMORY.raw[index * 64 : index * 64 + 64]
+            target = MEMORY.raw[2048 + index * 64 : 2112 + index * 64]
+            assert target == source[1:] + source[:1]
+
+
+def test_single_addresses_offsets_and_exactness(client: Client) -> None:
+    MEMORY[:10] = b"0123456789"
+    keys = [key("a"), key("b")]
+    assert client.put_addresses(keys, [AT, AT + 5], [5, 5], replicas=2) == [2, 2]
+    assert client.get_addresses(keys, [AT + 20, AT + 30], [2, 9], offsets=[3, 0]) == [2, 5]
+    assert MEMORY.raw[20:22] + MEMORY.raw[30:35] == b"3456789"
+    assert client.get_addresses([keys[0]], [AT], [4]) == [-Status.BUFFER_TOO_SMALL]
+    assert client.get_addresses([keys[0]], [AT], [6], exact=True) == [-Status.OUT_OF_RANGE]
+    assert client.get_addresses([keys[0]], [AT], [6]) == [5]
+    assert client.get_addresses([keys[0]], [AT], [6], offsets=[9]) == [0]
+    assert client.put_addresses([keys[0]], [AT + 5], [2], upsert=True) == [1]
+    assert client.get(keys[0]) == b"56"
+
+
+def test_numbers_tell_each_key_apart(client: Client) -> None:
+    client.put(key("there"), b"v")
+    keys = [key("there"), key("absent"), ""]
+    assert client.exists_numbers(keys) == [1, 0, -Status.BAD_KEY]
+    assert client.get_addresses(keys, [AT] * 3, [1] * 3) == [
+        1,
+        -Status.NOT_FOUND,
+        -Status.BAD_KEY,
+    ]
+    assert client.put_addresses(keys, [AT] * 3, [1] * 3) == [0, 1, -Status.BAD_KEY]
+    assert client.put_addresses([key("large")], [AT], [1 << 50]) == [-Status.TOO_LARGE]
+    assert client.exists_numbers([]) == client.get_addresses([], [], []) == []
+
+
+def test_nothing_at_all_is_an_empty_object(client: Client) -> None:
+    keys = [key("none"), key("zero")]
+    assert client.put_addresses(keys, [[], 0], [[], 0]) == [1, 1]
+    assert client.get_batch(keys) == [b"", b""]
+    assert client.get_addresses(keys, [[], [AT]], [[], [0]]) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "sizes", "offsets", "what"),
+    [
+        ([0], [1], None, "an address is 0"),
+        ([[AT, 0]], [[1, 1]], None, "an address is 0"),
+        ([], [1], None, "addresses"),
+        ([AT], [1, 2], None, "sizes"),
+        ([[AT, AT]], [[1]], None, "as many sizes"),
+        ([[AT, AT]], [3], None, "as many sizes"),
+        ([[AT, AT]], [[1 << 62, 1 << 62]], None, "more than memory"),
+        ([AT], [1], [1, 2], "offsets"),
+        (7, [1], None, "addresses"),
+    ],
+)
+def test_lists_that_do_not_fit_raise(
+    client: Client, addresses: object, sizes: object, offsets: object, what: str
+) -> None:
+    with pytest.raises(ValueError, match=what):
+        client.get_addresses([key("k")], addresses, sizes, offsets=offsets)  # type: ignore[arg-type]
+    if offsets is None:
+        with pytest.raises(ValueError, match=what):
+            client.put_addresses([key("k")], addresses, sizes)  # type: ignore[arg-type]
+
+
+def test_what_is_no_number_or_no_list_raises(shared_cluster: Cluster) -> None:
+    client = Client(shared_cluster.address)
+    with pytest.raises(TypeError):
+        client.get_addresses([key("k")], ["text"], [1])  # type: ignore[list-item]
+    with pytest.raises(OverflowError):
+        client.get_addresses([key("k")], [AT], [-1])
+    with pytest.raises(TypeError, match="a list is needed"):
+        client.exists_numbers("key")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a key is a str"):
+        client.exists_numbers([b"key"])  # type: ignore[list-item]
+    client.close()
+    with pytest.raises(ClosedError):
+        client.exists_numbers([key("k")])
