@@ -155,7 +155,8 @@ static void replaced_replicas_are_taken_back(void) {
 static void few_objects_keep_to_a_page(void) {
     uint32_t used_max = 0;
     for (uint32_t i = 0; i < OBJECTS; i++) {
-        uint32_t last = i % 3 == 0 ? 0 : 3; /* now and then only one is left, and it is an old one */
+        uint32_t last =
+            i % 3 == 0 ? 0 : 3; /* now and then only one is left, and it is an old one */
         if (i > last && is_there[i - last - 1])
             drop(i - last - 1);
         EXPECT(add(i));
