@@ -226,6 +226,7 @@ struct cl_client {
 
     pthread_mutex_t session_lock;
     atomic_ullong session;
+    atomic_ullong cluster; /* of the session; 0 before the first one */
     atomic_uint epoch;
     uint32_t session_timeout_ms;
     atomic_ullong number;      /* last request number given */

@@ -21,7 +21,9 @@ static ms_status write_hello(cl_client *client, uint8_t right, uint32_t incarnat
                       .incarnation = incarnation,
                       .session = session,
                       .epoch = atomic_load(&client->epoch),
-                      .pid = (uint32_t)client->pid};
+                      .pid = (uint32_t)client->pid,
+                      /* Who opens a session may come from any cluster. */
+                      .cluster = session != 0 ? atomic_load(&client->cluster) : 0};
     memcpy(hello.boot_id, client->boot_id, sizeof hello.boot_id);
     MS_WRITER_STRUCT(&writer, &hello);
     ms_writer_string(&writer, client->tenant, (uint32_t)client->tenant_length);
@@ -82,6 +84,7 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
     is_other_cluster = lost != 0 && memcmp(client->secret, view.secret.data, MS_SECRET_BYTES) != 0;
     memcpy(client->secret, view.secret.data, MS_SECRET_BYTES);
     atomic_store(&client->epoch, view.head.epoch);
+    atomic_store(&client->cluster, view.head.cluster);
     atomic_store(&client->session, view.head.session);
     atomic_store(&client->members_serial, view.head.members_serial);
     client->session_timeout_ms = view.head.session_timeout_ms;

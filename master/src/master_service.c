@@ -158,6 +158,28 @@ static void read_clock(ma_master *master, int64_t now_ns) {
     master->now.wall_ms = master->now.now_ms + master->wall_offset_ms;
 }
 
+/* Before it is a member or has a session: what it would tell, or ask for, means something else here. */
+static ms_status refuse_cluster(ma_master *master, const ms_hello_view *hello, char *error) {
+    unsigned long long own = master->config.cluster, other = hello->head.cluster;
+    if (hello->head.role != MS_ROLE_SERVER && hello->head.session != 0) {
+        snprintf(error, TE_ERROR_BYTES,
+                 "this session is of cluster %016llx, and this master leads cluster %016llx: open "
+                 "a new one",
+                 other, own);
+        return MS_SESSION_LOST;
+    }
+    char name[64];
+    ma_printable(hello->name.data, hello->name.length, name, sizeof name);
+    ma_log(master, MA_LOG_SERVER, MA_WARNING,
+           "other_cluster peer=\"%s\" cluster=%016llx own=%016llx", name, other, own);
+    snprintf(
+        error, TE_ERROR_BYTES,
+        "this master leads cluster %016llx, you belong to cluster %016llx: correct the master's "
+        "address, or restart to leave the old cluster",
+        own, other);
+    return MS_REFUSED;
+}
+
 static ms_status on_hello(void *context, const te_request *request, uint8_t answer[4096],
                           uint32_t *answer_length, void **peer_context, char *error) {
     ma_master *master = context;
@@ -182,6 +204,8 @@ static ms_status on_hello(void *context, const te_request *request, uint8_t answ
     } else if (hello.token.length != 0) {
         snprintf(error, TE_ERROR_BYTES, "this master takes no token: leave it empty");
         status = MS_REFUSED;
+    } else if (hello.head.cluster != 0 && hello.head.cluster != master->config.cluster) {
+        status = refuse_cluster(master, &hello, error);
     } else if (hello.head.role != MS_ROLE_SERVER && !ma_may_answer(master)) {
         snprintf(error, TE_ERROR_BYTES,
                  "this master's lease has ended: another one leads, or will");

@@ -12,7 +12,7 @@
 #define DIAL_TIMEOUT_MS 1000
 #define DIAL_PAUSE_MS_MIN 8
 #define DIAL_PAUSE_MS_MAX 200
-#define FOREIGN_PAUSE_MS 2000 /* each time it is a member there for a moment */
+#define FOREIGN_PAUSE_MS 2000 /* whoever refuses does not change his mind soon */
 #define NS_PER_MS INT64_C(1000000)
 
 struct st_job {
@@ -90,7 +90,9 @@ static void write_hello(st_server *server, ms_writer *out) {
                       .role = MS_ROLE_SERVER,
                       .incarnation = server->header.incarnation,
                       .epoch = server->header.epoch,
-                      .pid = (uint32_t)getpid()};
+                      .pid = (uint32_t)getpid(),
+                      /* Not adopted yet, it may go to another cluster: see take_cluster. */
+                      .cluster = server->was_adopted ? server->header.cluster : 0};
     memcpy(hello.boot_id, server->boot_id, sizeof hello.boot_id);
     ms_server_info info = {.incarnation = server->header.incarnation,
                            .segment_count = server->segment_count};
@@ -156,8 +158,8 @@ static bool take_cluster(st_server *server, const uint8_t *answer, size_t length
 }
 
 /* The connection that st_service's hooks fill in: they may run before te_dial returns.  False: who answers there
- * leads another cluster. */
-static bool dial(st_server *server, const char *address, bool is_first_try) {
+ * leads another cluster, or does not want this server; is_foreign: so it was the last time. */
+static bool dial(st_server *server, const char *address, bool is_first_try, bool is_foreign) {
     st_peer *peer = calloc(1, sizeof *peer);
     if (peer == NULL)
         return true;
@@ -191,7 +193,11 @@ static bool dial(st_server *server, const char *address, bool is_first_try) {
     }
     pthread_mutex_unlock(&server->lock);
     free(peer);
-    if (!is_ours) {
+    if (status == MS_REFUSED) { /* growing pauses would only find out later */
+        is_ours = false;
+        if (!is_foreign)
+            st_log(server, 2, "master_refuses address=%s reason=\"%s\"", address, error);
+    } else if (!is_ours) {
         te_close_peer(server->engine, number, "it leads another cluster");
     } else if (status == MS_OK) {
         st_log(server, 0, "master_connected address=%s", address);
@@ -229,7 +235,7 @@ static int64_t keep_connected(st_server *server, int64_t next_ns, int64_t *pause
         next_ns = now_ns + *pause_ms * NS_PER_MS; /* it was connected, in vain */
     if (next_ns != INT64_MAX && now_ns < next_ns)
         return next_ns;
-    if (!dial(server, address, *pause_ms == 0)) {
+    if (!dial(server, address, *pause_ms == 0, *pause_ms == FOREIGN_PAUSE_MS)) {
         *pause_ms = FOREIGN_PAUSE_MS;
         return te_now_ns() + FOREIGN_PAUSE_MS * NS_PER_MS;
     }

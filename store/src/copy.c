@@ -47,11 +47,15 @@ struct st_copier {
 /* ---- where the source is ------------------------------------------------------------------------------------ */
 
 /* HELLO body of a connection that only reads. */
-static void write_hello(const st_server *server, uint8_t role, ms_writer *out) {
+static void write_hello(st_server *server, uint8_t role, ms_writer *out) {
+    pthread_mutex_lock(&server->lock);
+    uint64_t cluster = server->header.cluster;
+    pthread_mutex_unlock(&server->lock);
     ms_hello hello = {.version_oldest = MS_WIRE_VERSION_OLDEST,
                       .version_newest = MS_WIRE_VERSION,
                       .role = role,
-                      .right = MS_RIGHT_READ};
+                      .right = MS_RIGHT_READ,
+                      .cluster = cluster};
     memcpy(hello.boot_id, server->boot_id, sizeof hello.boot_id);
     MS_WRITER_STRUCT(out, &hello);
     ms_writer_string(out, server->config.tenant, (uint32_t)strlen(server->config.tenant));

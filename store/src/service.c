@@ -93,7 +93,13 @@ static ms_status on_hello(void *context, const te_request *request, uint8_t answ
                                    (hello.head.right & MS_RIGHT_WRITE) != 0};
     ms_status status = MS_OK;
     pthread_mutex_lock(&server->lock);
-    if (peer->may_write)
+    uint64_t own = server->header.cluster, other = is_engine ? 0 : hello.head.cluster;
+    if (own != 0 && other != 0 && own != other)
+        status = refuse(error, MS_WRONG_INCARNATION,
+                        "this server belongs to cluster %016llx, the location or grant is of "
+                        "cluster %016llx",
+                        (unsigned long long)own, (unsigned long long)other);
+    else if (peer->may_write)
         status = check_writer(server, &hello.head, error);
     if (status == MS_OK) {
         write_hello_answer(server, version, answer, answer_length);

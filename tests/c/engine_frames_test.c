@@ -32,7 +32,7 @@ static void hello_is_refused_with_reasons(void) {
     header = frame(MS_REQUEST, MS_HELLO, 3, 8);
     raw_send(descriptor, &header, sizeof header);
     raw_send(descriptor, "12345678", 8);
-    expect_refusal(descriptor, MS_BAD_FRAME, "at least 40 bytes");
+    expect_refusal(descriptor, MS_BAD_FRAME, "at least 48 bytes");
 
     descriptor = raw_connect(&served); /* larger than anything said before HELLO may be */
     header = frame(MS_REQUEST, MS_HELLO, 3, MS_BODY_BYTES_MAX_HELLO + 1);

@@ -383,6 +383,36 @@ static void test_what_another_cluster_put_is_of_no_use(void) {
     stop(&second, &node);
 }
 
+/* Versions of two clusters may be equal, and so may the address: a location of one must not be read in the other. */
+static void test_who_is_of_another_cluster_is_refused(void) {
+    master master;
+    node node;
+    start(&master, &node, 0xaaaa);
+    const uint64_t clusters[] = {0xaaaa, 0, 0xbbbb};
+    const uint8_t rights[] = {MS_RIGHT_READ, MS_RIGHT_WRITE};
+    for (uint32_t at = 0; at < 6; at++) {
+        uint8_t hello[512];
+        size_t length = hello_write(hello, sizeof hello, SESSION, EPOCH, node.status.incarnation,
+                                    rights[at / 3]);
+        memcpy(hello + offsetof(ms_hello, cluster), &clusters[at % 3], sizeof clusters[0]);
+        client client = {.engine = client_engine()};
+        te_channel_config config = {
+            .addresses = node.address, .hello = hello, .hello_length = length};
+        CHECK_STATUS(te_channel_open(client.engine, &config, &client.channel), MS_OK);
+        te_connection *connection;
+        ms_status status = te_checkout(client.channel, in_seconds(10), &connection);
+        char error[TE_ERROR_BYTES];
+        te_channel_error(client.channel, error);
+        CHECK_STATUS(status, at % 3 == 2 ? MS_WRONG_INCARNATION : MS_OK);
+        if (status == MS_OK)
+            te_checkin(connection, true);
+        else
+            CHECK(strstr(error, "belongs to cluster 000000000000aaaa") != NULL);
+        client_close(&client);
+    }
+    stop(&master, &node);
+}
+
 /* A start that fails takes nothing away. */
 static void test_a_start_that_fails_leaves_everything(void) {
     master master;
@@ -422,6 +452,7 @@ int main(void) {
     RUN(test_views_outlive_the_server());
     RUN(test_a_damaged_table_of_views());
     RUN(test_what_another_cluster_put_is_of_no_use());
+    RUN(test_who_is_of_another_cluster_is_refused());
     RUN(test_a_start_that_fails_leaves_everything());
     return 0;
 }

@@ -38,9 +38,9 @@ def lies(golden: dict[str, Frame]) -> dict[str, Frame]:
     return {
         "lookup-of-2-to-the-32-keys": lie("lookup", 0, largest),
         "lookup-one-key-too-many": lie("lookup", 0, 5),
-        "hello-tenant-longer-than-the-body": lie("hello from a client to a master", 40, 64),
-        "hello-tenant-of-2-to-the-32-bytes": lie("hello from a client to a master", 40, largest),
-        "hello-server-of-2-to-the-32-segments": lie("hello from a store server", 108, largest),
+        "hello-tenant-longer-than-the-body": lie("hello from a client to a master", 48, 64),
+        "hello-tenant-of-2-to-the-32-bytes": lie("hello from a client to a master", 48, largest),
+        "hello-server-of-2-to-the-32-segments": lie("hello from a store server", 116, largest),
         "read-range-wraps-round": lie("read", 16, wrap, 8),
         "read-of-more-than-a-value": lie("read", 24, (16 << 30) + 1, 8),
         "write-seal-longer-than-the-body": lie("write with a seal", 8 + 56 + 48, 4096),

@@ -42,6 +42,7 @@ READ_ANSWERED = 82
 
 SECRET = bytes(range(192))
 EPOCH = 7
+CLUSTER = 0x0123456789ABCDEF
 SESSION = EPOCH << 32 | 3
 TASK = EPOCH << 32 | 5
 VERSION = wire.version(EPOCH, 41)
@@ -164,7 +165,13 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
     """Return what the frames say, by the name of the frame."""
     request, answer, oneway, ok = Kind.REQUEST, Kind.ANSWER, Kind.ONEWAY, Status.OK
     hello = wire.Hello(
-        role=Role.CLIENT, session=SESSION, epoch=EPOCH, pid=4242, boot_id=BOOT_ID, name=b"worker-0"
+        role=Role.CLIENT,
+        session=SESSION,
+        epoch=EPOCH,
+        pid=4242,
+        boot_id=BOOT_ID,
+        cluster=CLUSTER,
+        name=b"worker-0",
     )
     hashes = wire.Hashes(HASHES)
     two = wire.Statuses((Status.OK, Status.NOT_FOUND))
@@ -182,6 +189,7 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
                 epoch=EPOCH,
                 pid=4242,
                 boot_id=BOOT_ID,
+                cluster=CLUSTER,
                 token=b"secret",
             ),
         ),
@@ -189,7 +197,14 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
             request,
             Method.HELLO,
             ok,
-            wire.Hello(role=Role.SERVER, boot_id=BOOT_ID, pid=17, name=b"node-a", server=SERVER),
+            wire.Hello(
+                role=Role.SERVER,
+                boot_id=BOOT_ID,
+                cluster=CLUSTER,
+                pid=17,
+                name=b"node-a",
+                server=SERVER,
+            ),
         ),
         "hello answered by a master": (
             answer,
@@ -199,7 +214,7 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
                 role=Role.MASTER,
                 epoch=EPOCH,
                 session=SESSION,
-                cluster=0x0123456789ABCDEF,
+                cluster=CLUSTER,
                 session_timeout_ms=10_000,
                 location_lifetime_ms=30_000,
                 members_serial=4,

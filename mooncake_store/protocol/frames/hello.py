@@ -87,6 +87,7 @@ class Hello(Body):
     epoch: int = 0
     pid: int = 0
     boot_id: bytes = NO_ID
+    cluster: int = 0
     version_oldest: int = WIRE_VERSION_OLDEST
     version_newest: int = WIRE_VERSION
     tenant: bytes = b"default"
@@ -97,7 +98,7 @@ class Hello(Body):
     LAYOUT: ClassVar[Layout] = Layout(
         "ms_hello",
         "version_oldest:B version_newest:B role:B right:B incarnation:I session:Q epoch:I pid:I "
-        "boot_id:16s",
+        "boot_id:16s cluster:Q",
     )
 
     def write(self, writer: Writer) -> None:

@@ -170,10 +170,11 @@ typedef struct ms_hello {
     uint32_t epoch;       /* of the session */
     uint32_t pid;
     uint8_t boot_id[16]; /* /proc/sys/kernel/random/boot_id, as 16 bytes */
+    uint64_t cluster; /* that the caller belongs to, as HELLO's answer told it; 0 = to none yet */
     /* strings follow: tenant, token, name (for people: "vllm-worker-0").
      * role server: then ms_server_info and its strings */
 } ms_hello;
-_Static_assert(sizeof(ms_hello) == 40, "wire");
+_Static_assert(sizeof(ms_hello) == 48, "wire");
 
 typedef struct ms_hello_answer {
     uint8_t version;

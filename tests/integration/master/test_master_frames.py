@@ -89,6 +89,26 @@ def test_a_hello_that_cannot_be_served_is_refused_with_a_sentence_and_closed(
     master.wait_log(f"{says}")
 
 
+def test_who_is_of_another_cluster_is_refused_before_it_is_anything_here(
+    bench: Any, master: Any, client: Any
+) -> None:
+    own = client.hello.cluster
+    node = frames.ServerInfo(node_id=bytes(range(16)), incarnation=1, name=b"stray", host=b"stray")
+    stray = bench.client(master, role=Role.SERVER, server=node, cluster=own ^ 1)
+    assert Status(stray.hello_frame.status) == Status.REFUSED
+    said = stray.hello_frame.body.decode()
+    assert f"{own:016x}" in said and f"{own ^ 1:016x}" in said and "restart" in said
+    assert stray.is_closed()
+    assert client.value(Method.MEMBERS).items == ()
+    assert "server_joined" not in master.log()
+
+    session = {"session": client.hello.session, "epoch": client.hello.epoch}
+    assert Status(bench.client(master, **session, cluster=own).hello_frame.status) == Status.OK
+    taken = bench.client(master, **session, cluster=own ^ 1)
+    assert Status(taken.hello_frame.status) == Status.SESSION_LOST
+    assert "cluster" in taken.hello_frame.body.decode()
+
+
 def test_the_unix_socket_serves_the_same(bench: Any, master: Any, client: Any) -> None:
     from_unix = bench.client(
         type("", (), {"address": master.endpoints.unix_path}),

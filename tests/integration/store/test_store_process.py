@@ -144,11 +144,15 @@ def test_a_node_may_go_to_another_cluster_when_it_starts_and_not_before(host: Ho
     server.wait_log("adopted epoch=3")
     master.kill()
     other = host.master(port=port, coordinator=f"local:{second}")
-    server.wait_log("other_cluster")
-    time.sleep(1.0)
+    server.wait_log("master_refuses")
+    time.sleep(3.0)  # it dials every two seconds
     assert server.log().count("adopted epoch") == 1
-    # It dials now and then: each time it is a member there for a moment.
-    assert server.log().count("other_cluster") <= 2
+    refused = [line for line in server.log().splitlines() if "master_refuses" in line]
+    assert len(refused) == 1
+    assert other.endpoints.cluster in refused[0] and master.endpoints.cluster in refused[0]
+    with Client(other.address) as client:
+        assert client.members() == []
+    assert "server_joined" not in other.log()
     server.stop()
     again = host.server(other, name="node-a")
     assert again.endpoints.is_adopted
