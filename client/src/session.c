@@ -56,12 +56,11 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
         cl_fail(failure, status, "connect", "master", "tenant, token and name are too long");
         goto out;
     }
-    te_channel_set_hello(client->master, hello, length);
-    status = te_checkout(client->master, deadline_ns, &connection);
+    /* Said once: whoever else connects meanwhile would open a session that this client does not know, and work in it. */
+    size_t answer_length;
+    status = te_checkout_saying(client->master, hello, length, deadline_ns, &connection, answer,
+                                sizeof answer, &answer_length);
     if (status != MS_OK) {
-        /* Else whoever connects next would open a session that this client does not know, and work in it. */
-        if (lost != 0 && write_hello(client, 0, 0, lost, hello, sizeof hello, &length) == MS_OK)
-            te_channel_set_hello(client->master, hello, length);
         char error[TE_ERROR_BYTES];
         te_channel_error(client->master, error);
         cl_fail(failure, status, "connect", "master", "no master answers at %s: %s",
@@ -69,7 +68,6 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
                 error[0] != '\0' ? error : ms_status_name(status));
         goto out;
     }
-    size_t answer_length = te_channel_hello_answer(client->master, answer, sizeof answer);
     ms_hello_answer_view view;
     if (answer_length > sizeof answer || !ms_read_hello_answer(answer, answer_length, &view) ||
         view.secret.length != MS_SECRET_BYTES) {

@@ -690,6 +690,65 @@ static void a_new_hello_is_said(void) {
     kit_close_all(&served);
 }
 
+/* Whoever connects meanwhile, or afterwards, says the channel's HELLO and is given no connection of that one. */
+static void a_hello_may_be_said_once(void) {
+    kit served;
+    kit_open(&served, "127.0.0.1", false, 0, NULL);
+    te_engine *asker = kit_asker();
+    te_channel *channel = kit_channel(asker, served.address, NULL, 2);
+    ms_hello of_all = {.version_oldest = 1, .version_newest = 1, .session = 4711};
+    ms_hello of_one = {.version_oldest = 1, .version_newest = 1, .session = 12};
+    te_channel_set_hello(channel, &of_all, sizeof of_all);
+    ms_hello_answer answer;
+    uint8_t bytes[256];
+    size_t length;
+    te_connection *own, *other;
+    CHECK_STATUS(te_checkout_saying(channel, &of_one, sizeof of_one, in_ms(1000), &own, bytes,
+                                    sizeof bytes, &length),
+                 MS_OK);
+    CHECK(length >= sizeof answer && length <= sizeof bytes);
+    memcpy(&answer, bytes, sizeof answer);
+    CHECK(answer.session == 12);
+    CHECK_STATUS(te_checkout(channel, in_ms(1000), &other), MS_OK);
+    CHECK(te_channel_hello_answer(channel, bytes, sizeof bytes) >= sizeof answer);
+    memcpy(&answer, bytes, sizeof answer);
+    CHECK(answer.session == 4711);
+    te_checkin(other, true);
+    te_checkin(own, true);
+    wait_at_least(&served.closes, 1);
+    call_echo(channel, "as ever");
+    CHECK(atomic_load(&served.hellos) == 2);
+
+    /* Where all places are taken, an idle one makes room ... */
+    te_connection *third;
+    CHECK_STATUS(te_checkout(channel, in_ms(1000), &other), MS_OK);
+    CHECK_STATUS(te_checkout(channel, in_ms(1000), &third), MS_OK);
+    te_checkin(third, true);
+    CHECK_STATUS(te_checkout_saying(channel, &of_one, sizeof of_one, in_ms(1000), &own, bytes,
+                                    sizeof bytes, &length),
+                 MS_OK);
+    te_checkin(own, true);
+    te_checkin(other, true);
+    wait_at_least(&served.closes, 3);
+
+    /* ... and one that is refused leaves nothing behind. */
+    atomic_store(&served.refuse_hello, MS_SESSION_LOST);
+    CHECK_STATUS(
+        te_checkout_saying(channel, &of_one, sizeof of_one, in_ms(1000), &own, bytes, 4, &length),
+        MS_SESSION_LOST);
+    atomic_store(&served.refuse_hello, MS_OK);
+    CHECK(own == NULL);
+    CHECK_STATUS(te_checkout(channel, in_ms(1000), &other), MS_OK);
+    te_checkin(other, false); /* the next call connects anew */
+    call_echo(channel, "again");
+    CHECK(te_channel_hello_answer(channel, bytes, sizeof bytes) >= sizeof answer);
+    memcpy(&answer, bytes, sizeof answer);
+    CHECK(answer.session == 4711);
+    te_channel_close(channel);
+    te_engine_close(asker);
+    kit_close_all(&served);
+}
+
 /* ---- in parts ------------------------------------------------------------------------------------------------ */
 
 static void exchanges_may_span_frames_and_peers(void) {
@@ -861,6 +920,7 @@ int main(int argc, char **argv) {
     RUN(a_channel_moves_to_another_peer);
     RUN(dials_that_wait_are_seen_and_broken_off);
     RUN(a_new_hello_is_said);
+    RUN(a_hello_may_be_said_once);
     RUN(exchanges_may_span_frames_and_peers);
     RUN(a_unix_socket_that_comes_back_is_used_again);
     RUN(rails_share_the_load_and_fail_over);

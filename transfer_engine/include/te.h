@@ -246,6 +246,11 @@ ms_status te_checkout(te_channel *channel, int64_t deadline_ns, te_connection **
 /* As te_checkout, but LIMIT when all connections are in use: for a caller that holds one already, and must
  * not wait for another while others do the same. */
 ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection);
+/* A new connection that says a HELLO of its own, which nobody else connects with; checked in, it is closed.  Its answer
+ * goes to `answer`, *answer_length may be more than there is room for. */
+ms_status te_checkout_saying(te_channel *channel, const void *hello, size_t hello_length,
+                             int64_t deadline_ns, te_connection **connection, uint8_t *answer,
+                             size_t answer_size, size_t *answer_length);
 ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint32_t flags,
                   uint64_t request, uint32_t deadline_ms, const struct iovec *body,
                   size_t body_count, const struct iovec *payload, size_t payload_count,

@@ -427,8 +427,17 @@ static ms_status dial_rail(te_channel *channel, te_connection *connection, uint3
     return status;
 }
 
-/* Opens a connection; its place is already counted in channel->count.  Under no lock. */
-static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **dialled) {
+/* What one connection says, and hears, that the channel's others do not. */
+typedef struct own_hello {
+    const void *body;
+    size_t length;
+    uint8_t *answer; /* room */
+    size_t answer_size, answer_length;
+} own_hello;
+
+/* Opens a connection; its place is already counted in channel->count.  Under no lock.  `own` may be NULL. */
+static ms_status dial(te_channel *channel, own_hello *own, int64_t deadline_ns,
+                      te_connection **dialled) {
     te_connection *connection = calloc(1, sizeof *connection);
     uint8_t *hello = NULL, *answer = NULL;
     size_t hello_length = 0, answer_length = 0;
@@ -437,8 +446,9 @@ static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **
     if (status == MS_OK) {
         connection->hello_generation = channel->hello_generation;
         connection->request = channel->request_base += UINT64_C(1) << 32;
-        status = copy_hello(channel->engine, channel->hello, channel->hello_length, &hello,
-                            &hello_length);
+        status =
+            copy_hello(channel->engine, own != NULL ? own->body : channel->hello,
+                       own != NULL ? own->length : channel->hello_length, &hello, &hello_length);
     }
     pthread_mutex_unlock(&channel->lock);
     if (status != MS_OK) {
@@ -488,6 +498,13 @@ static ms_status dial(te_channel *channel, int64_t deadline_ns, te_connection **
     channel->all = connection;
     if (connection->is_unix) {
         notice_process(channel, connection, answer, answer_length);
+    }
+    if (own != NULL) {
+        connection->hello_generation--; /* nobody else is given it */
+        own->answer_length = answer_length;
+        if (answer_length <= own->answer_size) {
+            memcpy(own->answer, answer, answer_length);
+        }
     }
     uint8_t *old = channel->answer;
     channel->answer = answer;
@@ -557,10 +574,11 @@ static uint32_t limit_of(const te_channel *channel, bool may_wait) {
 }
 
 /* An idle connection, or leave to dial one (*connection NULL; counted); the caller is `inside`
- * when OK. */
-static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline_ns,
+ * when OK.  must_dial: an idle one only makes room. */
+static ms_status take_place(te_channel *channel, bool may_wait, bool must_dial, int64_t deadline_ns,
                             te_connection **connection) {
     ms_status status = MS_OK;
+    te_connection *useless = NULL;
     *connection = NULL;
     pthread_mutex_lock(&channel->lock);
     channel->inside++;
@@ -569,7 +587,14 @@ static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline
             status = MS_CLOSED;
             break;
         }
-        if (channel->idle != NULL) { /* set_hello has taken those of an older HELLO */
+        if (channel->idle != NULL && must_dial) {
+            if (channel->count >= channel->connections_max) {
+                useless = channel->idle;
+                channel->idle = useless->next;
+                useless->next = NULL;
+                unlist(channel, useless);
+            }
+        } else if (channel->idle != NULL) { /* set_hello has taken those of an older HELLO */
             *connection = channel->idle;
             channel->idle = (*connection)->next;
             (*connection)->taken_ns = te_now_ns();
@@ -603,10 +628,11 @@ static ms_status take_place(te_channel *channel, bool may_wait, int64_t deadline
         go_out(channel);
     }
     pthread_mutex_unlock(&channel->lock);
+    destroy_chain(useless);
     return status;
 }
 
-static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_ns,
+static ms_status checkout(te_channel *channel, bool may_wait, own_hello *own, int64_t deadline_ns,
                           te_connection **connection) {
     ms_status status = te_engine_check(channel->engine);
     *connection = NULL;
@@ -617,7 +643,7 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
         return MS_BAD_REQUEST;
     }
     for (;;) {
-        status = take_place(channel, may_wait, deadline_ns, connection);
+        status = take_place(channel, may_wait, own != NULL, deadline_ns, connection);
         if (status != MS_OK) {
             return status;
         }
@@ -630,7 +656,7 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
         forget(channel, *connection);
         te_channel_leave(channel);
     }
-    status = dial(channel, deadline_ns, connection);
+    status = dial(channel, own, deadline_ns, connection);
     if (status != MS_OK) {
         if (*connection != NULL) {
             te_scope_remove(*connection);
@@ -650,9 +676,9 @@ static ms_status checkout(te_channel *channel, bool may_wait, int64_t deadline_n
 
 /* A thread in a scope (scope.c) enters its connection there, so that a cancel can break its
  * waiting off. */
-static ms_status checkout_in_scope(te_channel *channel, bool may_wait, int64_t deadline_ns,
-                                   te_connection **connection) {
-    ms_status status = checkout(channel, may_wait, deadline_ns, connection);
+static ms_status checkout_in_scope(te_channel *channel, bool may_wait, own_hello *own,
+                                   int64_t deadline_ns, te_connection **connection) {
+    ms_status status = checkout(channel, may_wait, own, deadline_ns, connection);
     if (status == MS_OK) {
         if ((*connection)->scope == NULL) { /* dialling has entered it */
             status = te_scope_add(*connection);
@@ -667,11 +693,21 @@ static ms_status checkout_in_scope(te_channel *channel, bool may_wait, int64_t d
 }
 
 ms_status te_checkout(te_channel *channel, int64_t deadline_ns, te_connection **connection) {
-    return checkout_in_scope(channel, true, deadline_ns, connection);
+    return checkout_in_scope(channel, true, NULL, deadline_ns, connection);
+}
+
+ms_status te_checkout_saying(te_channel *channel, const void *hello, size_t hello_length,
+                             int64_t deadline_ns, te_connection **connection, uint8_t *answer,
+                             size_t answer_size, size_t *answer_length) {
+    own_hello own = {
+        .body = hello, .length = hello_length, .answer = answer, .answer_size = answer_size};
+    ms_status status = checkout_in_scope(channel, true, &own, deadline_ns, connection);
+    *answer_length = own.answer_length;
+    return status;
 }
 
 ms_status te_checkout_try(te_channel *channel, int64_t deadline_ns, te_connection **connection) {
-    return checkout_in_scope(channel, false, deadline_ns, connection);
+    return checkout_in_scope(channel, false, NULL, deadline_ns, connection);
 }
 
 void te_hand_over(te_connection *connection) {
