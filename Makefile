@@ -91,12 +91,12 @@ check: setup
 	$(BIN)/mypy compat/mooncake
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
-	$(if $(strip $(OUR_C)),$(BIN)/clang-format --dry-run -Werror -ferror-limit=1 $(OUR_C))
+	@$(if $(strip $(OUR_C)),echo "$(BIN)/clang-format --dry-run ($(words $(OUR_C)) files)" && $(BIN)/clang-format --dry-run -Werror -ferror-limit=1 $(OUR_C))
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(if $(strip $(OUR_C)),$(BIN)/clang-format -i $(OUR_C))
+	@$(if $(strip $(OUR_C)),$(BIN)/clang-format -i $(OUR_C))
 
 c-test: setup
 	$(BIN)/python tests/c/run.py
