@@ -101,6 +101,8 @@ typedef struct cl_node {
  * MEMBERS once). */
 cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, uint32_t epoch,
                      int64_t deadline_ns);
+/* Whether cl_node_get would tell without asking. */
+bool cl_node_is_told(cl_client *client, uint32_t server, uint32_t incarnation, uint32_t epoch);
 /* The node that a view was opened at, as it is now; NULL: not known any more. */
 cl_node *cl_node_of_view(cl_client *client, const cl_view *view);
 /* The newest life of a node that is known. */
@@ -203,6 +205,37 @@ bool cl_pins_any(cl_client *client);
 /* Pins again what was pinned in sessions that are lost; the keeper's. */
 void cl_pins_again(cl_client *client);
 
+/* ---- reads that wait for nobody who waits for the master ------------------------------------------------ */
+#define CL_LANE_JOBS 4096u
+
+typedef struct cl_lane_job {
+    void (*run)(void *argument);
+    void *argument;
+} cl_lane_job;
+
+typedef struct cl_lane {
+    pthread_mutex_t lock;
+    pthread_cond_t filled;
+    cl_lane_job *jobs; /* a ring; NULL until first needed */
+    uint32_t first, count;
+    pthread_t thread;
+    bool runs, is_stopping;
+} cl_lane;
+
+void cl_lane_open(cl_client *client);
+/* False: it is full, or no thread can be started. */
+bool cl_lane_spawn(cl_client *client, void (*run)(void *argument), void *argument);
+/* Nobody may be inside the client any more. */
+void cl_lane_stop(cl_client *client);
+void cl_lane_close(cl_client *client);
+
+/* As cl_get and cl_locate, of items whose locations are all known here.  PENDING: the master has to be asked, and
+ * nothing has been said about any item; call the other one. */
+ms_status cl_get_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                       cl_failure *failure);
+ms_status cl_locate_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                          cl_failure *failure);
+
 /* ---- the client ---------------------------------------------------------------------------------------- */
 typedef struct cl_staging {
     uint8_t *address;
@@ -261,6 +294,9 @@ struct cl_client {
     pthread_mutex_t owed_lock;
     cl_owed_view *owed;
     uint32_t owed_unanswered; /* of them, VIEW_OPENs */
+
+    cl_lane lane;
+    atomic_uint jobs_spawned; /* asyncio's, that workers have or will have */
 
     pthread_t keeper;
     bool keeper_runs;

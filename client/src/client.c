@@ -160,6 +160,7 @@ static void client_destroy(cl_client *client) {
     pthread_mutex_destroy(&client->owed_lock);
     pthread_mutex_destroy(&client->keeper_lock);
     pthread_cond_destroy(&client->keeper_wake);
+    cl_lane_close(client);
     cl_health_close(client);
     free(client);
 }
@@ -236,6 +237,7 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     pthread_mutex_init(&client->owed_lock, NULL);
     pthread_mutex_init(&client->keeper_lock, NULL);
     cl_condition_init(&client->keeper_wake);
+    cl_lane_open(client);
     cl_health_open(client);
 
     te_engine_config engine_config;
@@ -307,6 +309,7 @@ void cl_close(uint64_t handle, int64_t timeout_ns) {
     /* Callers inside have deadlines of their own; until they have left they need the session. */
     while (atomic_load_explicit(&slot->state, memory_order_acquire) & INSIDE_MASK)
         usleep(200);
+    cl_lane_stop(client);
     cl_keeper_stop(client);
     cl_health_stop(client);
     cl_views_settle(client, true);

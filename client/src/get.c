@@ -479,6 +479,23 @@ static void count_gets(cl_client *client, const cl_item *items, size_t count) {
     atomic_fetch_add_explicit(&client->get_bytes, bytes, memory_order_relaxed);
 }
 
+/* Whether everything that waits can be read, or given up, without the master. */
+static bool is_known(cl_client *client, const cl_item *items, const read_state *states,
+                     size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const cl_location *location = states[i].location;
+        if (items[i].status != MS_PENDING)
+            continue;
+        if (location == NULL)
+            return false;
+        for (uint32_t j = 0; j < location->replica_count; j++)
+            if (!cl_node_is_told(client, location->replicas[j].server,
+                                 location->replicas[j].incarnation, location->epoch))
+                return false;
+    }
+    return true;
+}
+
 /* Whether the call has failed as a whole. */
 static bool is_common(const cl_item *items, size_t count, ms_status status) {
     for (size_t i = 0; i < count; i++)
@@ -487,8 +504,8 @@ static bool is_common(const cl_item *items, size_t count, ms_status status) {
     return true;
 }
 
-ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
-                 cl_failure *failure) {
+static ms_status get(cl_client *client, cl_item *items, size_t count, bool may_ask,
+                     int64_t deadline_ns, cl_failure *failure) {
     read_state scratch[CL_SCRATCH_ITEMS], *states = scratch;
     size_t pending = cl_hash_items(client, items, count);
     if (count > CL_SCRATCH_ITEMS) {
@@ -502,11 +519,15 @@ ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadli
     ms_status status = MS_OK, asked = MS_OK;
     for (unsigned round = 0; round < ROUNDS_MAX && pending > 0; round++) {
         take_cached(client, items, states, count);
+        if (!may_ask && !is_known(client, items, states, count)) {
+            status = MS_PENDING;
+            break;
+        }
         size_t missing = count_waiting(items, states, count, false);
         /* What is known does not wait for the master. */
         if (missing < pending)
             read_located(client, items, states, count, deadline_ns, failure);
-        if (count_waiting(items, states, count, false) != 0)
+        if (may_ask && count_waiting(items, states, count, false) != 0)
             asked = look_up(client, items, states, count, deadline_ns, failure);
         pending =
             count_waiting(items, states, count, true) + count_waiting(items, states, count, false);
@@ -517,14 +538,26 @@ ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadli
     }
     if (status == MS_OK && asked != MS_OK && is_common(items, count, asked))
         status = asked;
-    cl_fail_all(items, count, status == MS_OK ? MS_UNAVAILABLE : status);
+    if (status != MS_PENDING)
+        cl_fail_all(items, count, status == MS_OK ? MS_UNAVAILABLE : status);
     for (size_t i = 0; i < count; i++)
         if (states[i].location != NULL)
             cl_location_release(states[i].location);
     if (states != scratch)
         free(states);
-    count_gets(client, items, count);
+    if (status != MS_PENDING)
+        count_gets(client, items, count);
     return status;
+}
+
+ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                 cl_failure *failure) {
+    return get(client, items, count, true, deadline_ns, failure);
+}
+
+ms_status cl_get_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                       cl_failure *failure) {
+    return get(client, items, count, false, deadline_ns, failure);
 }
 
 ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns,

@@ -172,11 +172,9 @@ bool cl_locate_cached(cl_client *client, cl_item *item) {
     return true;
 }
 
-ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
-                    cl_failure *failure) {
-    cl_hash_items(client, items, count);
-    int64_t now_ns = te_now_ns();
-    bool any_cached = false;
+/* Sizes of what has a location here; how many of them. */
+static size_t locate_cached(cl_client *client, cl_item *items, size_t count, int64_t now_ns) {
+    size_t cached = 0;
     for (size_t i = 0; i < count; i++) {
         if (items[i].status != MS_PENDING)
             continue;
@@ -185,11 +183,25 @@ ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t dea
             continue;
         items[i].bytes = location->size;
         items[i].status = MS_OK;
-        any_cached = true;
+        cached++;
         cl_location_release(location);
     }
+    return cached;
+}
+
+ms_status cl_locate_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                          cl_failure *failure) {
+    (void)deadline_ns, (void)failure;
+    size_t good = cl_hash_items(client, items, count);
+    return locate_cached(client, items, count, te_now_ns()) == good ? MS_OK : MS_PENDING;
+}
+
+ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
+                    cl_failure *failure) {
+    cl_hash_items(client, items, count);
+    int64_t now_ns = te_now_ns();
     /* What is known is not to miss because the master is silent about the rest: time to read it is left. */
-    if (any_cached)
+    if (locate_cached(client, items, count, now_ns) != 0)
         deadline_ns = now_ns + (deadline_ns - now_ns) / 2;
     return cl_lookup(client, items, count, NULL, deadline_ns, failure);
 }

@@ -156,6 +156,17 @@ cl_node *cl_node_get(cl_client *client, uint32_t server, uint32_t incarnation, u
     return is_named ? node : NULL;
 }
 
+bool cl_node_is_told(cl_client *client, uint32_t server, uint32_t incarnation, uint32_t epoch) {
+    if (server >= CL_NODES_MAX)
+        return true;
+    const cl_node *node = atomic_load_explicit(&client->nodes[server], memory_order_acquire);
+    if (node == NULL)
+        return false;
+    bool is_newer = node->epoch_first > epoch || node->incarnation > incarnation;
+    return is_newer ||
+           (epoch <= atomic_load(&node->epoch_last) && node->incarnation == incarnation);
+}
+
 cl_node *cl_node_now(cl_client *client, cl_node *node) {
     cl_node *newest = node;
     for (size_t i = 0; i < cl_nodes_end(client); i++) {

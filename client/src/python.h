@@ -99,6 +99,8 @@ void cl_job_release(cl_job *job);
 /* Without the lock.  CL_GET runs in phases: with the lock held cl_job_between makes the bytes, and afterwards
  * cl_job_again says whether something has grown meanwhile, so that both phases come again. */
 void cl_job_run(cl_job *job);
+/* A read, without asking the master; false: it has to be asked, or this is no read.  Nothing has come of it then. */
+bool cl_job_run_known(cl_job *job);
 int cl_job_between(cl_job *job);
 bool cl_job_again(cl_job *job);
 PyObject *cl_job_result(cl_job *job);

@@ -69,11 +69,8 @@ static PyObject *async_descriptor(PyObject *self, PyObject *capsule) {
     return async == NULL ? NULL : PyLong_FromLong(async->descriptor);
 }
 
-/* On a worker. */
-static void run_job(void *argument) {
-    cl_job *job = argument;
+static void tell(cl_job *job) {
     cl_async *async = job->async;
-    cl_job_run(job);
     pthread_mutex_lock(&async->lock);
     job->next = async->done;
     async->done = job;
@@ -81,6 +78,56 @@ static void run_job(void *argument) {
     ssize_t written = write(async->descriptor, &(uint64_t){1}, 8);
     (void)written; /* full means that it is readable already */
     pthread_mutex_unlock(&async->lock);
+}
+
+/* On a worker. */
+static void run_job(void *argument) {
+    cl_job *job = argument;
+    cl_job_run(job);
+    atomic_fetch_sub(&job->client->jobs_spawned, 1);
+    tell(job);
+}
+
+static ms_status spawn_on_worker(cl_job *job) {
+    atomic_fetch_add(&job->client->jobs_spawned, 1);
+    ms_status status = te_spawn(cl_engine(job->client), run_job, job);
+    if (status != MS_OK)
+        atomic_fetch_sub(&job->client->jobs_spawned, 1);
+    return status;
+}
+
+static void fail_all(cl_job *job, ms_status status) {
+    job->status = status;
+    for (size_t i = 0; i < job->count; i++)
+        job->items[i].status = status; /* else what was not read would pass for read */
+}
+
+/* In the lane. */
+static void run_known(void *argument) {
+    cl_job *job = argument;
+    if (cl_job_run_known(job)) {
+        tell(job);
+        return;
+    }
+    ms_status status = spawn_on_worker(job);
+    if (status != MS_OK) {
+        fail_all(job, status);
+        tell(job);
+    }
+}
+
+static bool is_read(const cl_job *job) {
+    return job->operation == CL_GET || job->operation == CL_GET_INTO ||
+           job->operation == CL_GET_RANGE || job->operation == CL_SIZES;
+}
+
+/* Workers may all be held by calls that wait for the master: no read whose location is known waits behind them. */
+static ms_status spawn(cl_job *job) {
+    cl_client *client = job->client;
+    bool are_busy = atomic_load(&client->jobs_spawned) >= client->config.worker_threads;
+    if (are_busy && is_read(job) && cl_lane_spawn(client, run_known, job))
+        return MS_OK;
+    return spawn_on_worker(job);
 }
 
 /* submit(capsule, operation, arguments of that call ...) -> number of the job */
@@ -109,8 +156,7 @@ static PyObject *async_submit(PyObject *self, PyObject *const *arguments, Py_ssi
     job->number = ++async->number;
     PyObject *number = PyLong_FromUnsignedLongLong(job->number);
     atomic_fetch_add(&async->references, 1);
-    ms_status status =
-        number != NULL ? te_spawn(cl_engine(job->client), run_job, job) : MS_NO_MEMORY;
+    ms_status status = number != NULL ? spawn(job) : MS_NO_MEMORY;
     if (status != MS_OK) {
         PyObject *error = number != NULL ? cl_make_error(job, NULL, status) : NULL;
         Py_XDECREF(number);
@@ -143,7 +189,7 @@ static bool goes_on(cl_job *job) {
     }
     if (!any)
         return false;
-    ms_status status = te_spawn(cl_engine(job->client), run_job, job);
+    ms_status status = spawn(job);
     for (size_t i = 0; status != MS_OK && i < job->count; i++)
         if (job->items[i].memory != NULL || job->items[i].status == MS_BUFFER_TOO_SMALL)
             job->items[i].status = status; /* else what was not read would pass for read */

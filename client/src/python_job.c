@@ -501,6 +501,33 @@ void cl_job_run(cl_job *job) {
     }
 }
 
+bool cl_job_run_known(cl_job *job) {
+    ms_status status = MS_PENDING;
+    switch (job->operation) {
+    case CL_GET: /* a second attempt goes by what the first one has found */
+        if (job->phase == 0 && job->attempts == 0)
+            status = run_some(job, wants_size, cl_locate_known);
+        else if (job->phase == 1)
+            status = run_some(job, wants_bytes, cl_get_known);
+        break;
+    case CL_SIZES:
+        status =
+            cl_locate_known(job->client, job->items, job->count, job->deadline_ns, &job->failure);
+        break;
+    case CL_GET_INTO:
+    case CL_GET_RANGE:
+        status = cl_get_known(job->client, job->items, job->count, job->deadline_ns, &job->failure);
+        break;
+    default:
+        break;
+    }
+    if (status == MS_PENDING)
+        return false;
+    if (job->operation != CL_GET || job->phase == 0 || job->status == MS_OK)
+        job->status = status;
+    return true;
+}
+
 int cl_job_between(cl_job *job) {
     for (size_t i = 0; i < job->count; i++) {
         cl_item *item = &job->items[i];

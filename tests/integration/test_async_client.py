@@ -169,6 +169,40 @@ async def test_tensors(store: AsyncClient, prefix: str) -> None:
     assert (target == array).all()
 
 
+@pytest.mark.parametrize("local", [True, False])
+async def test_what_is_known_is_read_while_calls_wait_for_a_frozen_master(local: bool) -> None:
+    with Cluster(pool_size_bytes=64 << 20) as cluster:
+        settings = {"strict": True, "use_local_paths": local, "timeout_s": 10.0}
+        async with AsyncClient(cluster.address, **settings) as store:
+            values = {f"known/{number}": bytes([number]) * 70_000 for number in range(8)}
+            for key, value in values.items():
+                assert await store.put(key, value)
+                assert await store.get(key) == value
+            cluster.master.freeze()
+            try:
+                waiting = [asyncio.create_task(store.exists(f"new/{at}")) for at in range(20)]
+                waiting += [asyncio.create_task(store.put(f"new/{at}", b"v")) for at in range(20)]
+                # Reads of what is not known wait too, and are in nobody's way.
+                waiting += [asyncio.create_task(store.get(f"new/{at}")) for at in range(20)]
+                await asyncio.sleep(0.1)
+                begun_s = time.monotonic()
+                for key, value in values.items():
+                    assert await store.get(key) == value
+                keys = list(values)
+                assert await store.get_batch(keys) == list(values.values())
+                buffer = bytearray(70_000)
+                assert await store.get_into(keys[3], buffer) == 70_000
+                assert buffer == values[keys[3]]
+                taken_s = time.monotonic() - begun_s
+                assert not any(call.done() for call in waiting), "nobody waited for the master"
+            finally:
+                cluster.master.thaw()
+            assert taken_s < 1.0
+            done = await asyncio.gather(*waiting)
+            assert done[20:40] == [True] * 20
+            assert await store.get("new/7") == b"v"
+
+
 async def test_no_worker_threads_are_refused() -> None:
     with pytest.raises(RequestError, match="worker threads"):
         AsyncClient(worker_threads=0)
