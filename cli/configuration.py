@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from mooncake_store.cli.cluster_settings import command as cluster
+from mooncake_store.cli.config_files import findings_of
 from mooncake_store.cli.contexts import TABLES, read_document
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import output_options
-from mooncake_store.cli.output import Output
+from mooncake_store.cli.output import Output, printable
 from mooncake_store.config import example, load, read_file, without_password
 
 
@@ -67,17 +69,31 @@ def show(output: Output, names: tuple[str, ...], origin: bool, config: str | Non
 @click.argument("file")
 @output_options
 def check(output: Output, file: str) -> int:
-    """Say whether FILE can be used as it is.
+    """Say whether FILE can be used as it is: on this host, by this user.
+
+    The files and folders that it names are looked at too: certificates, keys, passwords of etcd,
+    folders of masters and store servers. Exit code 2: one of them cannot be used.
 
     \b
     mooncake-store config check ~/.config/mooncake-store/config.toml
     """
     document = read_file(file, TABLES)
+    loaded: dict[str, Any] = {}
     for component, config_class in components().items():
         values = load(config_class, component, document=document, path=file, environment={}).values
         if hasattr(values, "check"):
             values.check()
-    output.result({"file": file, "ok": True}, "")
+        loaded[component] = values
+    findings = findings_of(loaded, document.get("context", {}))
+    if output.is_json:
+        told = [asdict(finding) for finding in findings]
+        output.document({"file": file, "ok": not findings, "findings": told})
+    for finding in findings:
+        if not output.is_json:
+            print(f"{finding.setting}: {printable(finding.path)}: {finding.problem}")
+        output.note(f"hint: {finding.fix}")
+    if findings:
+        return ExitCode.USAGE
     output.note(f"{file} is fine")
     return ExitCode.OK
 
