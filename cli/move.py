@@ -6,17 +6,21 @@ import click
 
 from mooncake_store.cli import task_view
 from mooncake_store.cli.exit_codes import ExitCode
-from mooncake_store.cli.options import KEY, Access, client_options
+from mooncake_store.cli.options import KEY_OR_PREFIX, Access, check_key, client_options
 from mooncake_store.cli.output import Output, printable
 from mooncake_store.cli.progress import Waiting
 from mooncake_store.cli.servers import source_and_target
 
 
 @click.command("move")
-@click.argument("key", type=KEY)
+@click.argument("key", type=KEY_OR_PREFIX)
 @click.option("--to", "target", metavar="NODE", help="where it goes; else where most is free")
 @click.option("--from", "source", metavar="NODE", help="whose replica moves; else the first")
-@click.option("--prefix", is_flag=True, help="all objects whose key begins with KEY; needs --from")
+@click.option(
+    "--prefix",
+    is_flag=True,
+    help="all objects whose key begins with KEY ('': every object); needs --from",
+)
 @click.option("--wait/--no-wait", default=True, help="with --prefix: until it has ended (default)")
 @client_options
 def command(
@@ -28,9 +32,12 @@ def command(
     \b
     mooncake-store move greeting --to node-b
     mooncake-store move chat/ --prefix --from node-a --to node-b
+    mooncake-store move '' --prefix --from node-a
     """
     if prefix and source is None:
         raise click.UsageError("--prefix needs --from NODE")
+    if not prefix:
+        check_key(key)
     with access.client() as store:
         if prefix and source is not None:
             task = store.move_prefix(key, source, target)

@@ -57,12 +57,15 @@ class _Key(ParamType):
 
     name = "KEY"
 
+    def __init__(self, size_min: int = 1) -> None:
+        self._size_min = size_min
+
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
             size = len(value.encode())
         except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
-            size = 0
-        if not 1 <= size <= _KEY_BYTES_MAX:
+            size = -1
+        if not self._size_min <= size <= _KEY_BYTES_MAX:
             raise InvalidKeyError("a key is 1 to 1024 bytes of UTF-8", key=value[:200])
         return value
 
@@ -75,8 +78,22 @@ class _Key(ParamType):
 
 
 KEY = _Key()
+KEY_OR_PREFIX = _Key(0)
+"""Every key begins with the empty prefix; no key is empty."""
+
 SIZE = _Parsed("SIZE", parse_size)
 DURATION = _Parsed("TIME", parse_duration)
+
+
+def check_key(key: str) -> str:
+    """Return what KEY_OR_PREFIX took, when it is meant as a key.
+
+    Raises:
+        InvalidKeyError: It is empty.
+    """
+    if not key:
+        raise InvalidKeyError("a key is 1 to 1024 bytes of UTF-8; '' --prefix is every object")
+    return key
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:

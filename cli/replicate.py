@@ -6,18 +6,20 @@ import click
 
 from mooncake_store.cli import task_view
 from mooncake_store.cli.exit_codes import ExitCode
-from mooncake_store.cli.options import KEY, Access, client_options
+from mooncake_store.cli.options import KEY_OR_PREFIX, Access, check_key, client_options
 from mooncake_store.cli.output import Output, printable
 from mooncake_store.cli.progress import Waiting
 from mooncake_store.cli.servers import source_and_target
 
 
 @click.command("replicate")
-@click.argument("key", type=KEY)
+@click.argument("key", type=KEY_OR_PREFIX)
 @click.argument("count", type=click.IntRange(0, 16))
 @click.option("--to", "target", metavar="SERVER", help="the server that gets a new replica")
 @click.option("--from", "source", metavar="SERVER", help="the server whose replica goes first")
-@click.option("--prefix", is_flag=True, help="all objects whose key begins with KEY")
+@click.option(
+    "--prefix", is_flag=True, help="all objects whose key begins with KEY ('': every object)"
+)
 @click.option("--wait/--no-wait", default=True, help="with --prefix: until it has ended (default)")
 @client_options
 def command(
@@ -29,9 +31,12 @@ def command(
     \b
     mooncake-store replicate greeting 2
     mooncake-store replicate chat/ 2 --prefix
+    mooncake-store replicate '' 2 --prefix
     """
     if prefix and (count == 0 or target or source):
         raise click.UsageError("--prefix takes a COUNT above 0, and neither --to nor --from")
+    if not prefix:
+        check_key(key)
     with access.client() as store:
         if prefix:
             task = store.replicate_prefix(key, count)

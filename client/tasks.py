@@ -188,11 +188,15 @@ def cancel(task: str) -> Steps[None]:
         raise
 
 
-def drain_of(tasks: Sequence[Task], node: str) -> Task | None:
-    """Return what empties a store server, or has emptied it."""
+def drain_of(tasks: Sequence[frames.Task], server: int) -> str | None:
+    """Return the id of the task that empties a store server, or has emptied it.
+
+    Servers may have the same name: a drain is of a number.
+    """
     for task in tasks:
-        if task.kind == "drain" and task.source == node and task.state != "cancelled":
-            return task
+        is_drain = task.kind == TaskKind.DRAIN and task.source_server == server + 1
+        if is_drain and task.state != TaskState.CANCELLED:
+            return task_id(task.task)
     return None
 
 
@@ -200,10 +204,13 @@ def undrain(server: int | str) -> Steps[bool]:
     """Whether it was draining, or had been drained."""
     members: list[Member] = yield commands.members()
     number = server_number(members, server)
-    tasks: list[Task] = yield _listing(0, 0, members)
-    name = next(member.name for member in members if member.server == number)
-    task = drain_of(tasks, name)
+    tasks: tuple[frames.Task, ...] = yield Command(
+        Method.TASKS,
+        frames.TasksRequest().encode(),
+        lambda answer: frames.TasksAnswer.decode(answer).items,
+    )
+    task = drain_of(tasks, number)
     if task is None:
         return False
-    yield from cancel(task.id)
+    yield from cancel(task)
     return True

@@ -80,12 +80,16 @@ def test_objects_move_and_replicate_one_by_one_and_by_prefix(
     begun = mooncake("replicate", prefix, "2", "--prefix", "--no-wait", "--json")
     task = begun.json("replicate")["task"]["id"]
     assert mooncake("tasks", "wait", task).code == 0
+    every = mooncake("replicate", "", "1", "--prefix", "--json").json("replicate")["task"]
+    assert (every["prefix"], every["state"]) == ("", "done") and every["objects_done"] >= 5
+    assert all(len(nodes_of(mooncake, key)) == 1 for key in keys)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["move", "k", "--prefix"], ["replicate", "k", "0", "--prefix"], ["tasks", "show", "x"],
+        ["move", "k", "--prefix"], ["move", "", "--from", "node-a"], ["replicate", "", "2"],
+        ["replicate", "k", "0", "--prefix"], ["tasks", "show", "x"],
         ["replicate", "k", "2", "--prefix", "--to", "node-b"], ["drain", "no-such-node"],
         ["move", "k", "--to", "no-such-node"], ["move", "k", "--to", "node-b", "--from", "node-b"],
         ["move", "k", "--prefix", "--to", "node-b", "--from", "node-b"],

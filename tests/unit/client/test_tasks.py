@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mooncake_store.client.commands import change_replica
 from mooncake_store.client.results import Member
-from mooncake_store.client.tasks import Order, server_number, start, task_id, task_number
+from mooncake_store.client.tasks import (
+    Order,
+    server_number,
+    start,
+    task_id,
+    task_number,
+    undrain,
+)
 from mooncake_store.errors import RequestError
+from mooncake_store.protocol import frames
+from mooncake_store.protocol.methods import TaskKind, TaskState
 
 
 def member(server: int, name: str, node_id: str) -> Member:
@@ -46,6 +57,36 @@ def test_a_name_of_several_servers_names_none() -> None:
     assert server_number(members, "01") == 1
     with pytest.raises(RequestError, match=r"no store server 'b' \(known: a, a\)"):
         server_number(members, "b")
+
+
+def undrained(members: list[Member], server: int | str, tasks: tuple[frames.Task, ...]) -> Any:
+    """The task that an undrain cancels; None: it finds none."""
+    steps = undrain(server)
+    next(steps)
+    steps.send(members)
+    try:
+        return frames.TasksRequest.decode(steps.send(tasks).body).task
+    except StopIteration as end:
+        assert end.value is False
+        return None
+
+
+def test_an_undrain_finds_the_drain_of_that_server_and_of_no_namesake() -> None:
+    members = [member(0, "a", "00"), member(1, "a", "01"), member(2, "b", "02")]
+    drain, cancelled = TaskKind.DRAIN, TaskState.CANCELLED
+    tasks = (
+        frames.Task(task=9, kind=TaskKind.MOVE, state=TaskState.RUNNING, source_server=3),
+        frames.Task(task=8, kind=drain, state=cancelled, source_server=2),
+        frames.Task(task=7, kind=drain, state=TaskState.RUNNING, source_server=1),
+        frames.Task(task=6, kind=drain, state=TaskState.DONE, source_server=2),
+    )
+    assert undrained(members, "00", tasks) == undrained(members, 0, tasks) == 7
+    assert undrained(members, "01", tasks) == undrained(members, 1, tasks) == 6
+    assert undrained(members, "b", tasks) is None
+    steps = undrain("a")
+    next(steps)
+    with pytest.raises(RequestError, match="2 store servers are called 'a': say which by its id"):
+        steps.send(members)
 
 
 @pytest.mark.parametrize(
