@@ -8,6 +8,7 @@
     │   └── ObjectPinnedError          a hard pin protects it
     ├── CapacityError              there is no room
     │   ├── PoolFullError              what is left is pinned, leased or being written
+    │   ├── StorageFullError           not the pool: the file system under a server's memory
     │   ├── ObjectTooLargeError        it would never fit
     │   └── LimitError                 a bound of this process: memory, connections, batches
     ├── TransferError              bytes could not be moved
@@ -67,6 +68,7 @@ __all__ = [
     "RequestError",
     "SessionLostError",
     "Status",
+    "StorageFullError",
     "StoreError",
     "TransferCancelledError",
     "TransferError",
@@ -241,6 +243,14 @@ class PoolFullError(CapacityError):
     code = "MS-1401"
     retryable = True
     hint = "unpin objects, let puts finish, or give the pool more memory"
+
+
+class StorageFullError(CapacityError):
+    """The file system under a store server's memory is full."""
+
+    code = "MS-1405"
+    retryable = True
+    hint = "make room in that file system; the pool itself is not full"
 
 
 class ObjectTooLargeError(CapacityError):
@@ -508,6 +518,9 @@ def error_from_status(
         meaning = _MEANING[Status(status)]
     except ValueError:  # a newer peer's number, relayed
         meaning = _Meaning(InternalError, f"status {status} is unknown to this version")
+    if status == Status.NO_SPACE and stage == "write":
+        # The master has granted the room; what is full is where the server keeps its records.
+        meaning = _Meaning(StorageFullError, "the file system under the server's memory is full")
     return meaning.kind(
         message or meaning.sentence,
         key=key,

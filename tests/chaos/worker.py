@@ -25,6 +25,7 @@ from mooncake_store.errors import (
     ObjectBusyError,
     ObjectPinnedError,
     PoolFullError,
+    StorageFullError,
     StoreError,
 )
 
@@ -33,7 +34,7 @@ from .value import SIZE_MIN, make_value, prove
 
 TIMEOUT_S = 2.0
 """Of every call."""
-_REFUSED = (PoolFullError, ObjectBusyError, ObjectPinnedError, LimitError)
+_REFUSED = (PoolFullError, StorageFullError, ObjectBusyError, ObjectPinnedError, LimitError)
 """Of a put: it has certainly changed nothing, and will not."""
 _OPEN_S = 30.0
 _PINS_MAX = 6

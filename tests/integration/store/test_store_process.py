@@ -16,7 +16,7 @@ import pytest
 
 from mooncake_store.client import Client
 from mooncake_store.config import GIB, MIB
-from mooncake_store.errors import ConfigError, PoolFullError
+from mooncake_store.errors import ConfigError, StorageFullError
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.store.process import default_pool_size
 
@@ -366,8 +366,10 @@ def test_a_file_system_that_is_full_is_named_in_the_log(host: Host, tmp_path: Pa
         with pytest.raises(OSError, match="No space left"):
             fill.write_bytes(bytes(24 * MIB))
         with Client(master.address) as client:
-            with pytest.raises(PoolFullError, match="file system"):
+            with pytest.raises(StorageFullError, match="file system") as refused:
                 client.put("key", b"value")
+            assert refused.value.code == "MS-1405" and refused.value.node == "node-a"
+            assert client.put_batch(["a", "b"], [b"v", b"v"])[0].code == "MS-1405"
             server.wait_log("inventory_not_extended status=NO_SPACE")
             fill.unlink()
             assert client.put("key", b"value") is True
