@@ -2,6 +2,8 @@
 // variants: plain address
 // timeout: 300
 /* The metadata core: puts, removes, sessions, and when pages are free. */
+#include "md_internal.h"
+#include "md_memory.h"
 #include "metadata_kit.h"
 
 /* A put is there after put_end, and not before. */
@@ -333,6 +335,82 @@ static void a_free_is_repeated_until_it_is_answered(void) {
     harness_close(h);
 }
 
+static void let_time_pass(int64_t ms) {
+    for (int64_t passed = 0; passed < ms; passed += 100) {
+        h->now.now_ms += 100;
+        h->now.wall_ms += 100;
+        EXPECT(md_session_keep(h->core, h->now, h->session) == MS_OK);
+        md_tick(h->core, h->now);
+        harness_drain(h);
+    }
+}
+
+static void put_many(uint32_t count, uint32_t round) {
+    for (uint32_t i = 0; i < count; i++)
+        EXPECT(harness_put(h, name(i), (1 + (i + round) % 3) * 4096) == MS_OK);
+    harness_check(h);
+    ms_location_view location;
+    for (uint32_t i = 0; i < count; i++)
+        EXPECT(harness_lookup(h, name(i), &location) == MS_OK &&
+               location.head.size == (1 + (i + round) % 3) * 4096);
+}
+
+static void remove_all(uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        EXPECT(harness_remove(h, name(i), false, 9) == MS_PENDING);
+        h->answer_count = 0;
+    }
+    harness_check(h);
+}
+
+/* An empty index gives its memory back after a second; what comes then finds one that is as good as new, also when
+ * the memory for it is not there at first. */
+static void what_is_put_after_a_trim_is_there(void) {
+    const uint32_t count = 3000; /* several pages of some shards */
+    harness_open_default(h);
+    harness_add_server(h, 0, 10000);
+    for (uint32_t round = 0; round < 4; round++) {
+        put_many(count, round);
+        let_time_pass(100);
+        EXPECT(!h->core->is_trimmed);
+        remove_all(count);
+        EXPECT(pages_free(0) == 10000);
+        let_time_pass(500);
+        EXPECT(!h->core->is_trimmed);
+        EXPECT(round % 2 == 0 || harness_put(h, "meanwhile", 4096) == MS_OK);
+        let_time_pass(1500);
+        EXPECT(h->core->is_trimmed == (round % 2 == 0)); /* one object keeps all of it */
+        if (round % 2 != 0) {
+            EXPECT(harness_remove(h, "meanwhile", false, 9) == MS_PENDING);
+            let_time_pass(1500);
+            EXPECT(h->core->is_trimmed);
+        }
+        EXPECT(!harness_exists(h, name(1)));
+        harness_check(h);
+    }
+    uint32_t refused = 0;
+    for (uint64_t calls = 1; calls < 30; calls++) {
+        EXPECT(h->core->is_trimmed);
+        md_memory_fail_after(calls);
+        ms_status status = harness_put(h, "first", 4096);
+        md_memory_fail_after(0);
+        EXPECT(status == MS_OK || status == MS_NO_MEMORY);
+        refused += status == MS_NO_MEMORY;
+        EXPECT(harness_exists(h, "first") == (status == MS_OK));
+        harness_check(h);
+        if (status != MS_OK) {
+            ms_status again = harness_put(h, "first", 4096);
+            EXPECT(again == MS_OK || again == MS_BUSY); /* BUSY: it was granted, and not ended */
+            if (again == MS_BUSY)
+                break;
+        }
+        EXPECT(harness_remove(h, "first", false, 9) == MS_PENDING);
+        let_time_pass(2000);
+    }
+    EXPECT(refused > 0);
+    harness_close(h);
+}
+
 int main(void) {
     h = malloc(sizeof *h);
     EXPECT(h != NULL);
@@ -351,6 +429,7 @@ int main(void) {
     a_tombstone_stands_in_for_a_silent_holder();
     an_absent_member_needs_a_tombstone_first();
     a_free_is_repeated_until_it_is_answered();
+    what_is_put_after_a_trim_is_there();
     free(h);
     return 0;
 }
