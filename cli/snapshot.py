@@ -32,9 +32,18 @@ LEFT = {
 """Why objects left: to make room, by their time to live, by a client, with their server."""
 
 
+STORAGE_SPARE_BYTES = 16 << 20
+"""Less beside the pool than this, or a hundredth of it, is soon used up by records of objects."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A store server; `used_bytes` is what is not free, readers of what left included."""
+    """A store server; `used_bytes` is what is not free, readers of what left included.
+
+    Attributes:
+        storage_free_bytes: Of the file system under its memory; None: not told.
+        storage_full: Puts that it refused because that was full.
+    """
 
     name: str
     server: int
@@ -48,6 +57,17 @@ class Server:
     freeing_bytes: int
     pinned_bytes: int
     objects: int
+    storage_free_bytes: int | None = None
+    storage_full: int = 0
+
+    @property
+    def is_storage_nearly_full(self) -> bool:
+        """Whether the file system under its memory may not do for the pool and its records."""
+        if self.state == "gone" or self.storage_free_bytes is None:
+            return False
+        growing_bytes = max(self.size_bytes - self.ready_bytes, 0)
+        spare_bytes = max(STORAGE_SPARE_BYTES, self.size_bytes // 100)
+        return self.storage_free_bytes < growing_bytes + spare_bytes
 
     @property
     def used_bytes(self) -> int:
@@ -141,6 +161,9 @@ class Snapshot:
                     "ready_bytes": server.ready_bytes, "used_bytes": server.used_bytes,
                     "free_bytes": server.free_bytes, "freeing_bytes": server.freeing_bytes,
                     "pinned_bytes": server.pinned_bytes, "objects": server.objects,
+                    "storage_free_bytes": server.storage_free_bytes,
+                    "storage_full": server.storage_full,
+                    "storage_nearly_full": server.is_storage_nearly_full,
                 }
                 for server in self.servers
             ],
@@ -162,6 +185,8 @@ def from_answers(members: Sequence[Member], counters: Counters, taken_s: float) 
                 freeing_bytes=counted.get("server_freeing_bytes", 0),
                 pinned_bytes=counted.get("server_pinned_bytes", 0),
                 objects=counted.get("server_objects", 0),
+                storage_free_bytes=counted.get("server_storage_free_bytes"),
+                storage_full=counted.get("server_storage_full_total", 0),
             )
         )  # fmt: skip
     return Snapshot(tuple(servers), counters.totals, taken_s)

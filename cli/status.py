@@ -11,9 +11,47 @@ from mooncake_store.cli.interrupts import raise_if_interrupted
 from mooncake_store.cli.options import DURATION, Access, client_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.cli.snapshot import Snapshot, take
+from mooncake_store.errors import ClusterError
+
+LEADER_TIMEOUT_S = 2.0
 
 
-def text_of(snapshot: Snapshot, target: str, *, is_verbose: bool) -> str:
+def leader_of(master: str, timeout_s: float) -> str | None:
+    """Return where the master is that leads a cluster; None: its coordinator does not say now."""
+    from mooncake_store.coordination.discovery import SCHEMES, open_discovery
+
+    if not master.startswith(SCHEMES):
+        return master
+    try:
+        leader = open_discovery(master)(timeout_s)
+    except ClusterError:  # the master answers all the same
+        return None
+    return leader.address if leader is not None else None
+
+
+def storage_lines(snapshot: Snapshot) -> list[str]:
+    """Return what is to be said of file systems that are full, or soon will be."""
+    lines = []
+    for server in snapshot.servers:
+        if not server.is_storage_nearly_full:
+            continue
+        left = approximate_size(server.storage_free_bytes or 0)
+        refused = f"; {server.storage_full:,} puts were refused" if server.storage_full else ""
+        lines.append(
+            f"warning  {printable(server.name)}: {left} are left in the file system under its "
+            f"memory (/dev/shm, or its --segment-dir){refused}: make room there"
+        )
+    return lines
+
+
+def text_of(
+    snapshot: Snapshot,
+    target: str,
+    *,
+    is_verbose: bool,
+    leader: str | None = None,
+    epoch: int = 0,
+) -> str:
     """Return a snapshot for people."""
     size = approximate_size
     used = f" ({snapshot.used_bytes / snapshot.ready_bytes:.0%})" if snapshot.ready_bytes else ""
@@ -27,8 +65,9 @@ def text_of(snapshot: Snapshot, target: str, *, is_verbose: bool) -> str:
     if ratio is not None:
         hits = f"{ratio:.1%} of {snapshot.count('lookup_keys_total'):,} keys that were looked up"
     left = ", ".join(f"{count:,} {reason}" for reason, count in snapshot.left.items() if count)
+    leading = f", {printable(leader)} leads" if leader and leader not in target else ""
     lines = [
-        f"master   {printable(target)}",
+        f"master   {printable(target)}{leading}{f', epoch {epoch}' if epoch else ''}",
         f"pool     {size(snapshot.used_bytes)} used{used}, {size(snapshot.free_bytes)} free, "
         f"{size(snapshot.pinned_bytes)} pinned, of {size(snapshot.size_bytes)}{growing}",
         f"objects  {snapshot.count('objects'):,} of {size(snapshot.count('object_bytes'))}",
@@ -52,6 +91,7 @@ def text_of(snapshot: Snapshot, target: str, *, is_verbose: bool) -> str:
     ]  # fmt: skip
     if snapshot.servers:
         lines += ["", *aligned(rows)]
+    lines += storage_lines(snapshot)
     if is_verbose:
         counters = [[name, f"{value:,}"] for name, value in snapshot.counters.items()]
         lines += ["", *aligned([["COUNTER", "VALUE"], *counters])]
@@ -73,11 +113,20 @@ def command(output: Output, access: Access, watch: float | None) -> int:
     with access.client() as store:
         while True:
             snapshot = take(store, time.monotonic())
+            leader = leader_of(access.target.master, LEADER_TIMEOUT_S)
+            epoch = store.statistics().epoch
             if output.is_json:
-                master = {"address": access.target.shown, "origin": access.target.origin}
+                master = {
+                    "address": access.target.shown, "origin": access.target.origin,
+                    "leader": leader, "epoch": epoch,
+                }  # fmt: skip
                 output.document({"master": master, **snapshot.document()})
             else:
-                print(text_of(snapshot, output.target, is_verbose=output.verbosity > 0), flush=True)
+                verbose = output.verbosity > 0
+                text = text_of(
+                    snapshot, output.target, is_verbose=verbose, leader=leader, epoch=epoch
+                )
+                print(text, flush=True)
                 if not snapshot.servers:
                     output.note("no store server has joined: start one with mooncake-store server")
             if watch is None:

@@ -135,8 +135,12 @@ enum {
     SERVER_FREE,
     SERVER_FREEING,
     SERVER_PINNED,
-    SERVER_OBJECTS
+    SERVER_OBJECTS,
+    SERVER_STORAGE_FREE, /* this one and those that follow are told by the server itself */
+    SERVER_STORAGE_FULL
 };
+
+static const uint32_t told_ids[] = {MS_SERVER_STORAGE_FREE, MS_SERVER_STORAGE_FULL};
 
 static const struct {
     const char *name, *help;
@@ -149,6 +153,12 @@ static const struct {
                         "Bytes of objects that left and have readers still."},
     [SERVER_PINNED] = {"server_pinned_bytes", "Bytes of objects that cannot be evicted."},
     [SERVER_OBJECTS] = {"server_objects", "Objects with a replica there."},
+    [SERVER_STORAGE_FREE] = {"server_storage_free_bytes",
+                             "Bytes that the file system under the store server's memory can "
+                             "still give."},
+    [SERVER_STORAGE_FULL] =
+        {"server_storage_full_total",
+         "Puts that the store server refused because that file system was full."},
 };
 #define PER_SERVER (sizeof per_server / sizeof *per_server)
 
@@ -184,6 +194,14 @@ void ma_metric_get(size_t id, ma_metric *metric) {
         *metric = version_metric;
     }
     metric->is_counter = metric->name != NULL && ends_with_total(metric->name);
+}
+
+/* As the server has told it; NULL: not yet. */
+static const ms_counter *told(const ma_member *member, uint32_t id) {
+    for (uint32_t i = 0; i < member->counter_count; i++)
+        if (member->counters[i].id == id)
+            return &member->counters[i];
+    return NULL;
 }
 
 static uint64_t server_value(const ma_member *member, const md_server_view *view, size_t which) {
@@ -228,10 +246,16 @@ static void each_sample(ma_master *master, void (*take)(void *context, ma_sample
         md_server_view view;
         if (member == NULL || md_server_get(master->core, server, &view) != MS_OK)
             continue;
-        for (uint32_t i = 0; i < PER_SERVER; i++)
+        for (uint32_t i = 0; i < SERVER_STORAGE_FREE; i++)
             take(context, (ma_sample){.id = id + i,
                                       .label = server + 1,
                                       .value = server_value(member, &view, i)});
+        for (uint32_t i = SERVER_STORAGE_FREE; i < PER_SERVER; i++) {
+            const ms_counter *counter = told(member, told_ids[i - SERVER_STORAGE_FREE]);
+            if (counter != NULL)
+                take(context,
+                     (ma_sample){.id = id + i, .label = server + 1, .value = counter->value});
+        }
     }
     take(context, (ma_sample){.id = id + PER_SERVER, .value = master->config.version});
 }

@@ -1,4 +1,6 @@
 /* Counters: names and where each is read. */
+#include <sys/statvfs.h>
+
 #include "st_internal.h"
 
 static const struct {
@@ -103,7 +105,16 @@ uint64_t st_counter(st_server *server, size_t id) {
 }
 
 void st_write_counters(st_server *server, ms_writer *out) {
-    ms_writer_list(out, ST_COUNT_END);
+    struct statvfs system;
+    bool is_known = statvfs(server->config.segment_dir, &system) == 0;
+    ms_counter shared[] = {
+        {.id = MS_SERVER_STORAGE_FULL, .value = st_counter(server, ST_COUNT_STORAGE_FULL)},
+        {.id = MS_SERVER_STORAGE_FREE,
+         .value = is_known ? (uint64_t)system.f_bavail * system.f_frsize : 0}};
+    const uint32_t shared_count = is_known ? 2 : 1;
+    ms_writer_list(out, shared_count + ST_COUNT_END);
+    for (uint32_t at = 0; at < shared_count; at++)
+        MS_WRITER_STRUCT(out, &shared[at]);
     for (uint32_t id = 0; id < ST_COUNT_END; id++) {
         ms_counter counter = {.id = id, .value = st_counter(server, id)};
         MS_WRITER_STRUCT(out, &counter);

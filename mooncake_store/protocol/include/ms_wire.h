@@ -660,6 +660,13 @@ _Static_assert(sizeof(ms_copy_request) == 16, "wire");
  * whose header.request is the number, on the connection that carried the put's PUT_START.
  * SERVER_STATS: body = u32 epoch, u32 incarnation, list of ms_segment_info, list of ms_counter. */
 
+/* Counters of SERVER_STATS that mean something to a master; all below are the server's own affair. */
+enum ms_server_counter {
+    MS_SERVER_STORAGE_FREE =
+        0x10000, /* bytes that the file system under its memory can still give */
+    MS_SERVER_STORAGE_FULL = 0x10001 /* puts that it refused because there were none, so far */
+};
+
 /* ---- engine ----------------------------------------------------------------------------------------- */
 /* READ: body = list of ms_read_item.  Answer: payload = the bytes of the items in order, trailer = list of
  * ms_read_result without its count (count as asked).  An item that is not OK contributes no payload bytes.

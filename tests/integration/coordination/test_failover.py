@@ -317,6 +317,9 @@ def test_the_command_finds_the_leader_and_health_tells_a_standby(cluster: Cluste
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["master"]["address"] == cluster.uri
+    leader = cluster.masters[0].endpoints
+    assert document["master"]["leader"] == f"127.0.0.1:{leader['port']}"
+    assert document["master"]["epoch"] == leader["epoch"] == 1
     (port,) = {
         line.partition("http_serving port=")[2]
         for line in cluster.masters[1].log().splitlines()

@@ -11,9 +11,12 @@ import stat
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mooncake_store.cli.snapshot import take
+from mooncake_store.cli.status import storage_lines
 from mooncake_store.client import Client
 from mooncake_store.config import GIB, MIB
 from mooncake_store.errors import ConfigError, StorageFullError
@@ -371,8 +374,17 @@ def test_a_file_system_that_is_full_is_named_in_the_log(host: Host, tmp_path: Pa
             assert refused.value.code == "MS-1405" and refused.value.node == "node-a"
             assert client.put_batch(["a", "b"], [b"v", b"v"])[0].code == "MS-1405"
             server.wait_log("inventory_not_extended status=NO_SPACE")
+
+            def told() -> Any:
+                return take(client, 0.0).servers[0]
+
+            wait_until(lambda: told().storage_full >= 1)
+            assert told().storage_free_bytes == 0 and told().is_storage_nearly_full
+            (line,) = storage_lines(take(client, 0.0))
+            assert "node-a: 0 B are left" in line and "puts were refused" in line
             fill.unlink()
             assert client.put("key", b"value") is True
+            wait_until(lambda: (told().storage_free_bytes or 0) > 0)
         server.stop()
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], timeout=10, check=True)

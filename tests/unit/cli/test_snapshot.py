@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mooncake_store.cli.snapshot import RATES, Snapshot, from_answers
+from mooncake_store.cli.status import storage_lines
 from mooncake_store.cli.status import text_of as status_text
 from mooncake_store.cli.top import bar, text_of
 from mooncake_store.client import Counters, Member
@@ -34,6 +35,33 @@ def test_space_is_the_sum_of_the_servers() -> None:
     assert shown["used_bytes"] == 128 * MIB
     assert shown["pinned_bytes"] == MIB
     assert [server["objects"] for server in snapshot().document()["servers"]] == [7, 0]
+
+
+def test_who_leads_is_told_where_the_target_does_not_say_it() -> None:
+    text = status_text(
+        snapshot(), "etcd://a,b/p (flag)", is_verbose=False, leader="10.0.0.7:7700", epoch=3
+    )
+    assert text.splitlines()[0] == "master   etcd://a,b/p (flag), 10.0.0.7:7700 leads, epoch 3"
+    text = status_text(snapshot(), "h:1 (flag)", is_verbose=False, leader="h:1", epoch=3)
+    assert text.splitlines()[0] == "master   h:1 (flag), epoch 3"
+
+
+def test_a_file_system_that_will_be_full_is_told() -> None:
+    def shown(free_bytes: int, refused: int = 0) -> list[str]:
+        told = {
+            "server_free_bytes": MIB, "server_storage_free_bytes": free_bytes,
+            "server_storage_full_total": refused,
+        }  # fmt: skip
+        members = [member(0, "node-a"), member(1, "node-b")]
+        return storage_lines(from_answers(members, Counters({}, {0: told, 1: {}}), 0.0))
+
+    # Half of the pool of 1 GiB is still to be allocated, and records need some more.
+    assert shown(GIB) == []
+    (line,) = shown(520 * MIB)
+    assert line.startswith("warning  node-a: 520 MiB are left in the file system")
+    (line,) = shown(0, 12)
+    assert "node-a: 0 B are left" in line and "; 12 puts were refused" in line
+    assert shown(512 * MIB + 16 * MIB) == []
 
 
 def test_the_hit_ratio_is_unknown_before_the_first_lookup() -> None:
