@@ -115,8 +115,8 @@ static inline bool cl_node_is_mapped(cl_node *node, uint32_t segment) {
     return segment < CL_SEGMENTS_MAX &&
            atomic_load_explicit(&node->mapped[segment], memory_order_acquire);
 }
-/* Another node that works and could take a put instead of `node`. */
-bool cl_node_has_other(cl_client *client, const cl_node *node);
+/* How many other nodes work, and could take a put instead of `node`. */
+uint32_t cl_node_others(cl_client *client, const cl_node *node);
 /* Two of those that do not answer, as number + 1; 0: there is no such. */
 void cl_nodes_troubled(cl_client *client, uint16_t servers[2]);
 void cl_nodes_set_session(cl_client *client);
@@ -129,6 +129,8 @@ void cl_nodes_destroy(cl_client *client);
 #define CL_HAS_STRIKES 4u                /* it has answered probes, and failed calls after that */
 #define CL_HEDGE_NS INT64_C(70000000)    /* where another node would do, one gets so long ... */
 #define CL_HEDGE_NS_PER_BYTE INT64_C(20) /* ... and the time for its bytes at 50 MB/s */
+#define CL_ALONE_NS                                                                                \
+    INT64_C(1000000000) /* a replica that would be missing: one node gets so long, once */
 
 typedef struct cl_health {
     pthread_mutex_t lock;

@@ -197,13 +197,13 @@ static bool is_at_work(cl_client *client, cl_node *node) {
            cl_node_state(node) == CL_BREAKER_CLOSED;
 }
 
-bool cl_node_has_other(cl_client *client, const cl_node *node) {
+uint32_t cl_node_others(cl_client *client, const cl_node *node) {
+    uint32_t count = 0;
     for (size_t i = 0; i < cl_nodes_end(client); i++) {
         cl_node *other = atomic_load_explicit(&client->nodes[i], memory_order_acquire);
-        if (other != node && is_at_work(client, other))
-            return true;
+        count += other != node && is_at_work(client, other);
     }
-    return false;
+    return count;
 }
 
 void cl_nodes_troubled(cl_client *client, uint16_t servers[2]) {

@@ -279,12 +279,20 @@ static void write_refused(cl_putting *put, size_t index, const cl_node *node, ms
 /* A node that is known not to answer is not written to while another one could be. */
 static bool is_avoided(const cl_putting *put, cl_node *node) {
     return !put->is_last && cl_node_state(node) != CL_BREAKER_CLOSED &&
-           cl_node_has_other(put->client, node);
+           cl_node_others(put->client, node) != 0;
 }
 
 int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes) {
-    bool is_hurried = !put->is_last && cl_node_has_other(put->client, node);
-    return is_hurried ? cl_hedge_ns(bytes, put->deadline_ns) : put->deadline_ns;
+    uint32_t others = cl_node_others(put->client, node);
+    if (put->is_last || others == 0)
+        return put->deadline_ns;
+    int64_t hedge_ns = cl_hedge_ns(bytes, put->deadline_ns);
+    if (others >= put->options->replica_count)
+        return hedge_ns;
+    /* The others have replicas already: without this node there will be one fewer.  A busy one is waited for; who
+     * does not answer in this time either is left alone, and the next put does without it at once. */
+    int64_t alone_ns = hedge_ns + CL_ALONE_NS;
+    return alone_ns < put->deadline_ns ? alone_ns : put->deadline_ns;
 }
 
 /* All in one frame; the server relays put_end, the master answers on put->master. */

@@ -174,6 +174,42 @@ def test_puts_go_round_a_frozen_server_and_keep_their_replicas(
     ]
 
 
+def test_a_busy_holder_is_waited_for_where_no_other_could_take_its_place() -> None:
+    def replicas_of(client: Client, key: str) -> int:
+        found = client.stat(key)
+        return 0 if found is None else len(found.replicas)
+
+    settings = {"use_local_paths": False, "strict": True, "timeout_s": DEADLINE_S}
+    with (
+        Cluster(pool_size_bytes=64 * MIB, servers=2) as cluster,
+        Client(cluster.address, **settings) as client,
+    ):
+        assert client.put("known", b"v", replicas=2)  # connected to both
+        assert replicas_of(client, "known") == 2
+        for busy in cluster.servers:
+            with frozen(busy):
+                thaw = threading.Timer(0.4, busy.thaw)
+                thaw.start()
+                key = f"busy/{busy.pid}"
+                assert client.put(key, bytes(70_000), replicas=2)
+                thaw.join()
+            assert replicas_of(client, key) == 2
+        # One that stays silent costs one put a second, and its replica.
+        with frozen(cluster.servers[1]):
+            assert taken_s(lambda: client.put("first", b"v", replicas=2)) < SOON_S
+            begun_s = time.monotonic()
+            for number in range(20):
+                assert client.put(f"next/{number}", b"v", replicas=2)
+            assert time.monotonic() - begun_s < 1.0
+            assert replicas_of(client, "next/19") == 1
+        # With one replica the other node takes it at once.
+        until(lambda: client.statistics().nodes_avoided == 0)
+        with frozen(cluster.servers[0]):
+            number = number_of(client, 0)
+            put = lambda: client.put("elsewhere", b"v", preferred_server=number)  # noqa: E731
+            assert taken_s(put) < 1.0
+
+
 def test_calls_wait_for_the_next_master_and_puts_are_put_once() -> None:
     with Cluster(pool_size_bytes=64 * MIB) as cluster:
         store = Client(cluster.address, strict=True, timeout_s=DEADLINE_S, use_local_paths=False)
