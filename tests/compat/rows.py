@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from mooncake.store import MooncakeDistributedStore
 
@@ -14,6 +14,7 @@ AT = ctypes.addressof(MEMORY)
 TEXT = b"abcdefghijklmnopqrstuvwxyz"
 
 Step = tuple[Any, ...]
+Test = TypeVar("Test")
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,17 @@ def _has_failed(answer: Any) -> bool:
     if isinstance(answer, list):
         return any(isinstance(each, int) and each < 0 for each in answer)
     return isinstance(answer, int) and answer < 0
+
+
+COVERED: set[str] = set()
+"""Calls that a test of its own is about, beside those of the rows."""
+
+
+def covers(*names: str) -> Callable[[Test], Test]:
+    """Say which calls a test is about."""
+
+    def keep(test: Test) -> Test:
+        COVERED.update(names)
+        return test
+
+    return keep

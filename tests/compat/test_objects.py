@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
-from tests.compat.rows import AT, TEXT, Row, row, run
+from tests.compat.rows import AT, TEXT, Row, covers, row, run
 
 K1 = ("put", "k", b"value")
 K2 = ("put", "k2", b"second")
@@ -168,6 +168,7 @@ def test_row(store: MooncakeDistributedStore, each: Row) -> None:
     run(store, each)
 
 
+@covers("get_buffer", "batch_get_buffer")
 def test_get_buffer_is_memory_of_its_own_with_the_format_that_engines_expect(
     store: MooncakeDistributedStore,
 ) -> None:

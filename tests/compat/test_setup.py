@@ -10,6 +10,7 @@ import pytest
 
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 from mooncake_store.cli.bench.cluster import Cluster
+from tests.compat.rows import covers
 
 MIB = 1 << 20
 Open = Callable[..., MooncakeDistributedStore]
@@ -19,6 +20,7 @@ def is_alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
+@covers("setup")
 def test_a_dict_of_texts_sets_up_with_either_spelling(cluster: Cluster) -> None:
     for master in ("master_server_addr", "master_server_address"):
         for devices in ("rdma_devices", "device_name"):
@@ -127,6 +129,41 @@ def test_a_segment_is_a_store_server_that_ends_with_its_client(open_store: Open)
     assert store.close() == 0
     assert not is_alive(segment.pid)
     assert store.setup("127.0.0.1", "", 0, 0, "tcp", "", "127.0.0.1:1") == -1
+
+
+@covers("init_all")
+def test_init_all_takes_the_master_of_the_environment(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOONCAKE_MASTER", cluster.address)
+    store = MooncakeDistributedStore()
+    assert store.init_all("tcp", "", 0) == 0
+    assert store.health_check() == 0
+    assert store.close() == 0
+
+
+@covers("allocate_and_mount_segment", "unmount_segment", "unmount_and_free_segment")
+def test_segments_come_and_go_with_or_without_their_objects(open_store: Open) -> None:
+    store = open_store()
+    mounted = store.allocate_and_mount_segment(16 * MIB)
+    assert (mounted["ret"], mounted["allocated_size"]) == (0, 16 * MIB)
+    (segment,) = mounted["segment_ids"]
+    process = store._segments[segment]
+    wish = ReplicateConfig()
+    wish.preferred_segments = ["10.9.8.7:6", process.endpoint]
+    assert store.put("k", b"value", wish) == 0
+    (replica,) = store.get_replica_desc("k")
+    place = replica.get_memory_descriptor().buffer_descriptor.transport_endpoint
+    assert place == process.endpoint
+    assert store.unmount_segment([segment, "unknown"]) == -1
+    assert store.unmount_and_free_segment([segment], 20) == 0
+    assert not is_alive(process.pid)
+    assert store.get("k") == b"value"  # it was moved
+    assert store.unmount_segment([segment]) == -1
+    assert store.allocate_and_mount_segment(0)["ret"] == -1
+    assert store.mount_segment("/dev/shm/none", MIB) == {"ret": -1, "segment_ids": []}
+    assert store.unmount_local_disk_segment() == 0
+    store.remove_all(True)
 
 
 def test_tenants_see_and_remove_their_own_objects_only(open_store: Open) -> None:
