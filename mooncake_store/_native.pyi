@@ -22,6 +22,9 @@ class _TransferEngine:
     TE_FAILED: int
     TE_TIMED_OUT: int
     TE_CANCELLED: int
+    TE_PRIORITY_NORMAL: int
+    TE_PRIORITY_URGENT: int
+    TE_PRIORITY_BACKGROUND: int
     def te_engine_config_default(self, config: _Pointer) -> None: ...
     def te_engine_open(self, config: _Pointer, engine: _Pointer) -> int: ...
     def te_engine_close(self, engine: _Pointer) -> None: ...
@@ -61,6 +64,36 @@ class _TransferEngine:
     def te_submit_transfer(
         self, engine: _Pointer, batch: int, requests: _Pointer, count: int, deadline_ns: int
     ) -> int: ...
+    def te_submit_transfer_as(
+        self,
+        engine: _Pointer,
+        batch: int,
+        requests: _Pointer,
+        count: int,
+        options: _Pointer,
+        deadline_ns: int,
+    ) -> int: ...
+    def te_explain_transfer(
+        self, engine: _Pointer, batch: int, index: int, explanation: _Pointer
+    ) -> int: ...
+    def te_explain_rail(
+        self,
+        engine: _Pointer,
+        batch: int,
+        index: int,
+        rail: int,
+        view: _Pointer,
+        bytes: _Pointer,
+    ) -> int: ...
+    def te_segment_rail(
+        self, engine: _Pointer, segment: int, index: int, view: _Pointer
+    ) -> int: ...
+    def te_segment_set_rails(
+        self, engine: _Pointer, segment: int, rails: _Pointer, error: _Pointer
+    ) -> int: ...
+    def te_segment_topology(
+        self, engine: _Pointer, segment: int, json: _Pointer, size: int, length: _Pointer
+    ) -> int: ...
     def te_get_transfer_status(
         self, engine: _Pointer, batch: int, index: int, status: _Pointer
     ) -> int: ...
@@ -73,6 +106,15 @@ class _TransferEngine:
         engine: _Pointer,
         requests: _Pointer,
         count: int,
+        statuses: _Pointer,
+        deadline_ns: int,
+    ) -> int: ...
+    def te_transfer_as(
+        self,
+        engine: _Pointer,
+        requests: _Pointer,
+        count: int,
+        options: _Pointer,
         statuses: _Pointer,
         deadline_ns: int,
     ) -> int: ...

@@ -32,18 +32,26 @@ from mooncake_store.errors import (
     ProtocolError,
     RequestError,
     Status,
+    TransferError,
+    UnavailableError,
     error_from_status,
 )
 from mooncake_store.protocol.frames.transfer import Regions
 from mooncake_store.protocol.methods import Method
 from mooncake_store.runtime import runtime_dir
+from mooncake_store.transfer_engine.explanation import Explanation, Priority, RailUse, RailView
+from mooncake_store.transfer_engine.pairing import rails_to
 from mooncake_store.transfer_engine.topology import Topology, from_json, to_json
 
 __all__ = [
     "Answer",
     "EngineConfig",
+    "Explanation",
     "Notification",
     "Opcode",
+    "Priority",
+    "RailUse",
+    "RailView",
     "Region",
     "Segment",
     "SharedMemory",
@@ -249,6 +257,9 @@ class TransferEngine:
         self._socket_path: Path | None = None
         self._is_serving = False
         self._is_owner = True
+        self._topology: Topology | None = None
+        self._opened: dict[int, tuple[str, int]] = {}  # handle: address, times opened
+        self._rails: dict[int, str] = {}
         engine = ffi.new("te_engine **")
         _check(lib.te_engine_open(_c_config(config or EngineConfig()), engine), "engine")
         self._engine = engine[0]
@@ -274,6 +285,9 @@ class TransferEngine:
         self._channels = {}
         self._socket_path = None
         self._is_serving = True
+        self._topology = None
+        self._opened = {}
+        self._rails = {}
         return self
 
     # ---- life ------------------------------------------------------------------------------------
@@ -342,10 +356,15 @@ class TransferEngine:
         return f"[{address}]:{bound[0]}" if ":" in address else f"{address}:{bound[0]}"
 
     def set_topology(self, topology: Topology) -> None:
-        """Tell peers about this machine's interfaces, and rank paths by them."""
+        """Tell peers about this machine's interfaces; use all for peers that tell theirs."""
         text = to_json(topology).encode()
         error = ffi.new("char[]", _ERROR_BYTES)
         _check(lib.te_set_topology(self._handle(), text, len(text), error), _sentence(error))
+        with self._lock:
+            self._topology = topology
+            handles = list(self._opened)
+        for handle in handles:
+            self._pair(handle)
 
     def peer_topology(self, address: str, *, timeout_s: float = 5.0) -> Topology:
         """Ask a peer for its interfaces; an empty topology where it tells none.
@@ -457,11 +476,79 @@ class TransferEngine:
             self._handle(), address.encode(), handle, _deadline_ns(timeout_s), error
         )
         _check(status, _sentence(error), node=address, stage="connect")
-        return Segment(self, int(handle[0]), address)
+        segment = Segment(self, int(handle[0]), address)
+        with self._lock:
+            times = self._opened.get(segment.handle, ("", 0))[1]
+            self._opened[segment.handle] = (address, times + 1)
+        self._pair(segment.handle)
+        return segment
 
     def close_segment(self, segment: Segment) -> None:
         """Close a segment; opened twice, it is closed twice."""
         _check(lib.te_close_segment(self._handle(), segment.handle), "no such segment")
+        with self._lock:
+            address, times = self._opened.pop(segment.handle, ("", 0))
+            if times > 1:
+                self._opened[segment.handle] = (address, times - 1)
+            else:
+                self._rails.pop(segment.handle, None)
+
+    def _pair(self, handle: int) -> None:
+        """Give a segment the rails that both topologies allow, if they have changed."""
+        with self._lock:
+            here, opened = self._topology, self._opened.get(handle)
+        if here is None or opened is None:
+            return
+        there = self._told_topology(handle)
+        found = rails_to(here, there, opened[0]) if there is not None else None
+        with self._lock:
+            if found is None or self._rails.get(handle) == found:
+                return
+            self._rails[handle] = found
+        error = ffi.new("char[]", _ERROR_BYTES)
+        status = lib.te_segment_set_rails(self._handle(), handle, found.encode(), error)
+        if status != Status.NOT_REGISTERED:  # else it has been closed meanwhile
+            _check(status, _sentence(error), node=opened[0], stage="rails")
+
+    def _told_topology(self, handle: int) -> Topology | None:
+        """Return what a peer told when its segment was opened; None: nothing readable."""
+        size, length = 4096, ffi.new("size_t *")
+        while True:
+            text = ffi.new("char[]", size)
+            status = lib.te_segment_topology(self._handle(), handle, text, size, length)
+            if status != Status.BUFFER_TOO_SMALL:
+                break
+            size = int(length[0])
+        if status != Status.OK or length[0] == 0:
+            return None
+        try:
+            return from_json(ffi.buffer(text, length[0])[:].decode(errors="replace"))
+        except ConfigError:
+            return None
+
+    def refresh_rails(self, *, timeout_s: float = 5.0) -> None:
+        """Ask peers of open segments again for their interfaces; use what they have now.
+
+        A `TopologyFollower` does so now and then. A peer that does not answer is left as it is.
+        """
+        with self._lock:
+            opened = {} if self._topology is None else dict(self._opened)
+        for address, _ in opened.values():
+            try:
+                self.open_segment(address, timeout_s=timeout_s).close()
+            except (UnavailableError, TransferError):
+                continue
+
+    def rails(self, segment: Segment) -> list[RailView]:
+        """Return the rails to a peer, in both directions; none: bytes go another way."""
+        found: list[RailView] = []
+        view: Any = ffi.new("te_rail_view *")
+        while True:
+            status = lib.te_segment_rail(self._handle(), segment.handle, len(found), view)
+            if status == Status.NOT_FOUND:
+                return found
+            _check(status, "no such segment")
+            found.append(_rail_view(view))
 
     def _regions(self, handle: int) -> list[Region]:
         address, length = ffi.new("uint64_t *"), ffi.new("uint64_t *")
@@ -482,23 +569,39 @@ class TransferEngine:
         return int(batch[0])
 
     def submit_transfer(
-        self, batch_id: int, requests: Sequence[TransferRequest], *, timeout_s: float = 30.0
+        self,
+        batch_id: int,
+        requests: Sequence[TransferRequest],
+        *,
+        timeout_s: float = 30.0,
+        priority: Priority = Priority.NORMAL,
+        tenant: int = 0,
+        weight: int = 1,
     ) -> None:
         """Begin requests; each has ended, one way or another, when `timeout_s` is over.
 
         A request that cannot be begun (its memory is not registered) fails by its status, the
         others run.
 
+        Args:
+            batch_id: Of `allocate_batch_id`.
+            requests: At most as many as the batch has room for.
+            timeout_s: For all of it.
+            priority: Of these requests among all of this engine.
+            tenant: Requests of one tenant share one turn among those of their priority.
+            weight: How large that turn is, 1 to 1024.
+
         Raises:
             NotRegisteredError: There is no such batch.
             LimitError: The batch has no room for so many.
         """
         packed = _pack(requests)
-        status = lib.te_submit_transfer(
+        status = lib.te_submit_transfer_as(
             self._handle(),
             batch_id,
             ffi.from_buffer("te_transfer_request[]", packed),
             len(requests),
+            _options(priority, tenant, weight),
             _deadline_ns(timeout_s),
         )
         _check(status, _BATCH_SENTENCES.get(status, ""))
@@ -508,6 +611,29 @@ class TransferEngine:
         result: Any = ffi.new("te_transfer_status *")
         _check(lib.te_get_transfer_status(self._handle(), batch_id, index, result), "")
         return TransferStatus(TransferState(result.state), Status(result.status), int(result.bytes))
+
+    def explain(self, batch_id: int, index: int) -> Explanation:
+        """Return how a request went, or goes: its rails, what was repeated, time per stage."""
+        told: Any = ffi.new("te_transfer_explanation *")
+        _check(lib.te_explain_transfer(self._handle(), batch_id, index, told), "no such request")
+        view: Any = ffi.new("te_rail_view *")
+        moved = ffi.new("uint64_t *")
+        rails: list[RailUse] = []
+        while (
+            lib.te_explain_rail(self._handle(), batch_id, index, len(rails), view, moved)
+            == Status.OK
+        ):
+            was_used = bool(told.rails >> len(rails) & 1)
+            rails.append(RailUse(_rail_view(view), was_used, int(moved[0])))
+        return Explanation(
+            TransferState(told.state).name,
+            Status(told.status),
+            int(told.bytes),
+            None if told.waiting_ns < 0 else told.waiting_ns / 1e9,
+            None if told.moving_ns < 0 else told.moving_ns / 1e9,
+            int(told.retries),
+            tuple(rails),
+        )
 
     def wait(self, batch_id: int, *, timeout_s: float = 30.0) -> bool:
         """Wait until all requests have ended; False when they have not in time."""
@@ -566,8 +692,16 @@ class TransferEngine:
             raise error_from_status(Status.NOT_REGISTERED, "no such batch, or no descriptor left")
         return descriptor
 
-    def transfer(self, requests: Sequence[TransferRequest], *, timeout_s: float = 30.0) -> None:
-        """Move bytes and return when they have been moved.
+    def transfer(
+        self,
+        requests: Sequence[TransferRequest],
+        *,
+        timeout_s: float = 30.0,
+        priority: Priority = Priority.NORMAL,
+        tenant: int = 0,
+        weight: int = 1,
+    ) -> None:
+        """Move bytes and return when they have been moved; arguments as of `submit_transfer`.
 
         Raises:
             StoreError: The error of the first request that did not complete.
@@ -575,10 +709,11 @@ class TransferEngine:
         packed = _pack(requests)
         statuses: Any = ffi.new("te_transfer_status[]", len(requests))
         _check(
-            lib.te_transfer(
+            lib.te_transfer_as(
                 self._handle(),
                 ffi.from_buffer("te_transfer_request[]", packed),
                 len(requests),
+                _options(priority, tenant, weight),
                 statuses,
                 _deadline_ns(timeout_s),
             )
@@ -714,6 +849,34 @@ def _pack(requests: Sequence[TransferRequest]) -> bytes:
             request.length,
         )
         for request in requests
+    )
+
+
+def _options(priority: Priority, tenant: int, weight: int) -> Any:
+    """Return the options of a submission; NULL for those that nobody has set."""
+    if priority == Priority.NORMAL and tenant == 0 and weight == 1:
+        return ffi.NULL
+    if not 1 <= weight <= 1024 or not 0 <= tenant < 1 << 64:
+        raise RequestError(
+            f"weight must be 1 to 1024 and tenant a number of 64 bits, not {weight} and {tenant}"
+        )
+    made: Any = ffi.new("te_transfer_options *")
+    made.priority, made.tenant, made.weight = Priority(priority), tenant, weight
+    return made
+
+
+def _rail_view(view: Any) -> RailView:
+    return RailView(
+        _sentence(view.local),
+        _sentence(view.remote),
+        _sentence(view.transport),
+        Opcode(view.opcode).name.lower(),
+        int(view.tier),
+        bool(view.is_up),
+        int(view.resets),
+        _sentence(view.note),
+        int(view.bytes_in_flight),
+        int(view.bandwidth_bytes_per_s),
     )
 
 

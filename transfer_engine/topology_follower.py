@@ -1,4 +1,4 @@
-"""Keeps what an engine tells its peers about this machine's interfaces up to date."""
+"""Keeps what an engine and its peers know of each other's interfaces up to date."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["TopologyFollower"]
 
 logger = logging.getLogger("mooncake_store.transfer_engine")
 
-_WAIT_S = 60.0
+_PEERS_S = 5.0  # peers are asked for their interfaces so often
+_ASK_S = 1.0
 _PAUSE_S = 1.0  # after a look that failed
 _JOIN_S = 10.0
 
@@ -24,7 +25,8 @@ _JOIN_S = 10.0
 class TopologyFollower:
     """A thread that waits for changes and gives each new topology to an engine.
 
-    Peers see it when they open a segment (again); connections that are open stay as they are.
+    The engine's own segments take the rails of the new topology at once. Peers that follow see it
+    within `_PEERS_S` seconds, as this one sees theirs; others when they open a segment again.
 
     Args:
         engine: Told the topology at once, and again after each change.
@@ -53,8 +55,9 @@ class TopologyFollower:
     def _follow(self) -> None:
         while not self._stopping.is_set():
             try:
-                change = self._watch.wait(_WAIT_S)
+                change = self._watch.wait(_PEERS_S)
                 if change is None:
+                    self._engine.refresh_rails(timeout_s=_ASK_S)
                     continue
                 self._engine.set_topology(change.topology)
             except ClosedError:

@@ -139,6 +139,19 @@ def transfer(is_json: bool, is_quick: bool, rounds: int) -> None:
 @bench.command()
 @_shown
 @_in_rounds
+def rails(is_json: bool, is_quick: bool, rounds: int) -> None:
+    """One peer over four cables of unequal rates, one of them pulled; takes root."""
+    from mooncake_store.cli.bench import rails as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, is_quick=is_quick, watch=progress)
+
+    _show("rails", measure, is_json=is_json, is_quick=is_quick, rounds=rounds)
+
+
+@bench.command()
+@_shown
+@_in_rounds
 @click.option("--only", multiple=True, help="Rows whose name holds this text; may be repeated.")
 def store(is_json: bool, is_quick: bool, rounds: int, only: tuple[str, ...]) -> None:
     """The SDK's calls: latencies, throughput, threads, a ticker beside them."""

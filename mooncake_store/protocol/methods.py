@@ -49,6 +49,7 @@ class Method(IntEnum):
     SHARE = 0x14
     UNSHARE = 0x15
     NOTIFY = 0x16
+    CUT = 0x17
     # client to master
     EXISTS_KEYS = 0x20
     LOOKUP = 0x21

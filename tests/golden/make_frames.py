@@ -286,6 +286,8 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
         "unshare answered": (answer, Method.UNSHARE, ok, wire.Empty()),
         "notify": (oneway, Method.NOTIFY, ok, wire.Notify(b"decode-1", b"block 7 is there")),
         "notify answered": (answer, Method.NOTIFY, ok, wire.Empty()),
+        "cut": (request, Method.CUT, ok, wire.Cut(0x1122334455667788)),
+        "cut answered": (answer, Method.CUT, ok, wire.Cut(0x1122334455667788)),
         "exists": (request, Method.EXISTS_KEYS, ok, hashes),
         "exists answered": (answer, Method.EXISTS_KEYS, ok, wire.Empty()),
         "lookup": (request, Method.LOOKUP, ok, hashes),

@@ -369,7 +369,8 @@ ms_status te_serve_memory(te_engine *engine);
 ms_status te_set_topology(te_engine *engine, const char *json, size_t length, char *error);
 /* Peers on this host find the Unix socket by this path; te_listen_unix by itself tells nobody. */
 ms_status te_publish_unix(te_engine *engine, const char *path);
-/* peer_address: "ip:port" or "[ip]:port", several with commas (its rails), or "unix:PATH".
+/* peer_address: "ip:port" or "[ip]:port", "LOCAL>ip:port" to reach it from that address, several with commas (its
+ * rails), or "unix:PATH".
  * Opening an address again gives the same handle; as many te_close_segment end it.  A peer on this
  * host is reached over its published Unix socket.  A peer that restarts is found again. */
 ms_status te_open_segment(te_engine *engine, const char *peer_address, uint32_t *segment,
@@ -381,6 +382,21 @@ ms_status te_segment_region(te_engine *engine, uint32_t segment, uint32_t index,
 ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *batch);
 ms_status te_submit_transfer(te_engine *engine, uint64_t batch, const te_transfer_request *requests,
                              size_t count, int64_t deadline_ns);
+/* How requests share what is between this engine and its peers.  Zero: NORMAL, of no tenant. */
+typedef struct te_transfer_options {
+    int32_t priority; /* te_priority */
+    uint32_t weight;  /* of the tenant among those of its priority, 1 to 1024; 0 = 1 */
+    uint64_t tenant;  /* any number; requests of one share one turn */
+} te_transfer_options;
+typedef enum {
+    TE_PRIORITY_NORMAL = 0,     /* puts, prefetches */
+    TE_PRIORITY_URGENT = 1,     /* somebody waits for it: a get before a prefill */
+    TE_PRIORITY_BACKGROUND = 2, /* replication, moving to other tiers */
+} te_priority;
+/* te_submit_transfer with them (NULL: zero).  BAD_REQUEST: a priority or weight that there is not. */
+ms_status te_submit_transfer_as(te_engine *engine, uint64_t batch,
+                                const te_transfer_request *requests, size_t count,
+                                const te_transfer_options *options, int64_t deadline_ns);
 ms_status te_get_transfer_status(te_engine *engine, uint64_t batch, size_t index,
                                  te_transfer_status *status);
 /* OK when all have ended (however), TIMEOUT else.  The caller carries requests that no worker has
@@ -394,11 +410,51 @@ ms_status te_free_batch_id(te_engine *engine, uint64_t batch);
 /* Readable whenever a request of that batch has ended; owned by the batch. */
 int te_batch_eventfd(te_engine *engine, uint64_t batch);
 
+/* How a request went, or goes. */
+typedef struct te_transfer_explanation {
+    int32_t state;      /* te_transfer_state */
+    int32_t status;     /* ms_status */
+    uint64_t bytes;     /* that have arrived */
+    int64_t waiting_ns; /* from submission until something of it was given to a path; -1: not yet */
+    int64_t moving_ns;  /* from then to its end, or until now; -1: not begun */
+    uint32_t retries;   /* parts of it that were moved again, over another rail or the same */
+    uint32_t rails;     /* bit i: some of it went over rail i; 0: not over rails */
+} te_transfer_explanation;
+ms_status te_explain_transfer(te_engine *engine, uint64_t batch, size_t index,
+                              te_transfer_explanation *explanation);
+/* A rail in one direction. */
+typedef struct te_rail_view {
+    char local[128], remote[128]; /* addresses; local "" = as the kernel routes */
+    char transport[8];
+    char note[96]; /* why it was left last; "" = never was */
+    int32_t opcode;
+    uint32_t tier; /* 0 preferred, 1 secondary, 2 other */
+    bool is_up;
+    uint64_t resets; /* so often it was left */
+    uint64_t bytes_in_flight, bandwidth_bytes_per_s;
+} te_rail_view;
+/* Of the rails of that request's peer, those of its direction: rail `rail` and the bytes of the requests that were
+ * grouped with this one that went over it.  NOT_FOUND past the last, and when it did not go over rails. */
+ms_status te_explain_rail(te_engine *engine, uint64_t batch, size_t index, uint32_t rail,
+                          te_rail_view *view, uint64_t *bytes);
+/* Rail `index` of an opened segment, READs first.  NOT_FOUND: past the last. */
+ms_status te_segment_rail(te_engine *engine, uint32_t segment, uint32_t index, te_rail_view *view);
+/* The rails to that peer, instead of its addresses: comma-separated "LOCAL>REMOTE:PORT/TIER" (LOCAL> and /TIER may be
+ * left out).  What is under way goes on over those that stay. */
+ms_status te_segment_set_rails(te_engine *engine, uint32_t segment, const char *rails, char *error);
+/* The peer's topology as it said when the segment was opened or asked for again: JSON, `*length` bytes.  BUFFER_TOO_SMALL:
+ * *length is what it needs. */
+ms_status te_segment_topology(te_engine *engine, uint32_t segment, char *json, size_t size,
+                              size_t *length);
+
 /* Requests carried by the calling thread (workers help when they fall into several groups),
  * without a batch to keep: statuses[i] as te_get_transfer_status gives it.  OK: all have ended,
  * however. */
 ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, size_t count,
                       te_transfer_status *statuses, int64_t deadline_ns);
+ms_status te_transfer_as(te_engine *engine, const te_transfer_request *requests, size_t count,
+                         const te_transfer_options *options, te_transfer_status *statuses,
+                         int64_t deadline_ns);
 
 /* Message channel for applications: NOTIFY frames.  Received ones wait in a bounded queue. */
 ms_status te_send_notify(te_engine *engine, uint32_t segment, const char *name, const char *message,

@@ -5,6 +5,10 @@
  * take units from the batch's queue, and so does whoever waits for the batch, so that submitting and waiting at once
  * costs no change of threads.
  *
+ * Units of a peer with several rails, or with shares, are not carried by a thread at all: their requests are jobs of the
+ * schedule (te_carry_begin) from the submission on.  What then needs more than that (the peer has restarted, its list of
+ * regions is old) is carried by a worker like any other.
+ *
  * A request holds its local region from submission to its end, and ends only when te_remote_move has returned.
  *
  * Lock order: batches->lock, batch->lock.  Neither is held while bytes move.
@@ -14,7 +18,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "te_remote.h"
+#include "te_session.h"
 
 #include "te_fault.h"
 
@@ -29,10 +33,15 @@ typedef struct entry {
     te_region *region; /* held while it has not ended */
     te_transfer_state state;
     ms_status status;
-    uint32_t next; /* in its unit; NONE: the last */
+    uint32_t next;                /* in its unit; NONE: the last */
+    uint32_t index;               /* in `carried` */
+    struct carried_unit *carried; /* it goes, or went, over rails; NULL: it does not */
+    int64_t submitted_ns, begun_ns, ended_ns;
 } entry;
 
 #define NONE UINT32_MAX
+
+typedef struct te_batch te_batch;
 
 typedef struct unit {
     struct unit *next;
@@ -42,9 +51,21 @@ typedef struct unit {
     uint32_t first, last, count; /* entries */
     uint64_t bytes;
     int64_t deadline_ns;
+    te_transfer_options options;
 } unit;
 
-typedef struct te_batch {
+/* A unit on its way over rails; kept until the batch is freed, for whoever asks how it went. */
+typedef struct carried_unit {
+    te_carry carry;
+    te_batch *batch;
+    unit *work;                        /* until it has ended */
+    te_session *session;               /* held */
+    struct carried_unit *next;         /* all of the batch */
+    struct carried_unit *running_next; /* those that have not ended */
+    te_carried items[];
+} carried_unit;
+
+struct te_batch {
     te_engine *engine;
     uint64_t id;
     uint32_t holders; /* under batches->lock: the table, calls, workers */
@@ -56,8 +77,9 @@ typedef struct te_batch {
     size_t size, submitted, ended;
     bool is_cancelled;
     int eventfd; /* -1: nobody asked for it */
+    carried_unit *carried, *carrying;
     entry entries[];
-} te_batch;
+};
 
 struct te_batches {
     te_engine *engine;
@@ -83,6 +105,11 @@ ms_status te_batches_open(te_engine *engine, te_batches **result) {
 }
 
 static void batch_free(te_batch *batch) {
+    for (carried_unit *each = batch->carried, *next; each != NULL; each = next) {
+        next = each->next;
+        te_session_put(each->session);
+        free(each);
+    }
     if (batch->eventfd >= 0)
         close(batch->eventfd);
     te_scope_close(&batch->scope);
@@ -187,6 +214,7 @@ static te_transfer_state state_of(ms_status status) {
 static void end_entry(te_batch *batch, entry *ended, ms_status status) {
     ended->status = status;
     ended->state = state_of(status);
+    ended->ended_ns = te_now_ns();
     if (ended->region != NULL)
         te_region_release(ended->region);
     ended->region = NULL;
@@ -223,11 +251,13 @@ static void carry(te_batch *batch, unit *work) {
                                   .remote_address = request->remote_offset,
                                   .length = request->length,
                                   .status = MS_PENDING};
+        if (batch->entries[i].status != MS_PENDING) /* over rails, before */
+            pieces[at - 1].status = batch->entries[i].status;
     }
     if (pieces != NULL) {
         te_scope *outer = te_scope_enter(&batch->scope);
-        te_remote_move(work->remote, work->opcode, pieces, work->count, &batch->scope,
-                       work->deadline_ns);
+        te_remote_move(work->remote, work->opcode, pieces, work->count, &work->options,
+                       &batch->scope, work->deadline_ns);
         te_scope_enter(outer);
     }
     pthread_mutex_lock(&batch->lock);
@@ -254,8 +284,12 @@ static unit *take_unit(te_batch *batch, int64_t deadline_ns) {
         if (batch->first == NULL)
             batch->last = NULL;
         batch->running++;
-        for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next)
+        int64_t now_ns = te_now_ns();
+        for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
             batch->entries[i].state = TE_PENDING;
+            if (batch->entries[i].begun_ns == 0)
+                batch->entries[i].begun_ns = now_ns;
+        }
     }
     pthread_mutex_unlock(&batch->lock);
     return work;
@@ -271,6 +305,173 @@ static void carry_all(void *argument) {
     te_batch *batch = argument;
     carry_here(batch, INT64_MAX);
     batch_put(batch->engine->batches, batch);
+}
+
+/* ---- over rails -------------------------------------------------------------------------------------------------- */
+
+typedef struct rest {
+    te_batch *batch;
+    unit *work;
+} rest;
+
+static void carry_rest(void *argument) {
+    rest left = *(rest *)argument;
+    free(argument);
+    carry(left.batch, left.work);
+    batch_put(left.batch->engine->batches, left.batch);
+}
+
+/* Whether te_remote_move could still do something about it: a new session, a new list of regions. */
+static bool may_go_on(te_opcode opcode, ms_status status) {
+    return te_is_path_failure(opcode, status) || status == MS_NOT_REGISTERED;
+}
+
+/* On the carrier's thread: every item has ended. */
+static void unit_carried(te_carry *ended) {
+    carried_unit *carried = ended->owner;
+    te_batch *batch = carried->batch;
+    unit *work = carried->work;
+    te_batches *batches = batch->engine->batches;
+    rest *left = NULL;
+    pthread_mutex_lock(&batch->lock);
+    carried_unit **at = &batch->carrying;
+    while (*at != carried)
+        at = &(*at)->running_next;
+    *at = carried->running_next;
+    bool goes_on = false;
+    for (uint32_t i = 0; i < work->count; i++)
+        goes_on |= may_go_on(work->opcode, te_carried_status(&carried->items[i]));
+    if (goes_on && !batch->is_cancelled)
+        left = malloc(sizeof *left);
+    for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
+        entry *each = &batch->entries[i];
+        ms_status status = te_carried_status(&carried->items[each->index]);
+        if (left == NULL)
+            end_entry(batch, each, status);
+        else if (!may_go_on(work->opcode, status))
+            each->status = status; /* the worker ends it with the others */
+    }
+    carried->work = NULL;
+    if (left == NULL) {
+        batch->running--;
+        tell(batch);
+    }
+    pthread_mutex_unlock(&batch->lock);
+    if (left != NULL) {
+        *left = (rest){batch, work};
+        if (te_spawn(batch->engine, carry_rest, left) == MS_OK)
+            return; /* our reference is the worker's now */
+        free(left);
+        pthread_mutex_lock(&batch->lock);
+        for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
+            entry *each = &batch->entries[i];
+            end_entry(batch, each, te_carried_status(&carried->items[each->index]));
+        }
+        batch->running--;
+        tell(batch);
+        pthread_mutex_unlock(&batch->lock);
+    }
+    unit_free(batch, work);
+    batch_put(batches, batch);
+}
+
+/* The requests of a unit as items, each with the peer's region around it.  NULL: some cannot be begun like that. */
+static carried_unit *make_carried(te_batch *batch, unit *work, te_session *session, te_path *path) {
+    carried_unit *made = calloc(1, sizeof *made + work->count * sizeof made->items[0]);
+    if (made == NULL)
+        return NULL;
+    uint32_t count = 0;
+    for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
+        const te_transfer_request *request = &batch->entries[i].request;
+        te_remote_region region;
+        te_carried *item = &made->items[count++];
+        if (te_session_find(session, request->remote_offset, request->length, &region) != MS_OK) {
+            free(made);
+            return NULL;
+        }
+        uint64_t offset = request->remote_offset - region.address;
+        item->local = (uint8_t *)(uintptr_t)request->local_address;
+        if (work->opcode == TE_READ)
+            item->wire.read = (ms_read_item){
+                .segment = region.segment, .offset = offset, .length = request->length};
+        else
+            item->wire.write = (ms_write_item){
+                .segment = region.segment, .offset = offset, .length = request->length};
+    }
+    made->batch = batch;
+    made->work = work;
+    made->session = session;
+    made->carry = (te_carry){.path = path,
+                             .opcode = work->opcode,
+                             .deadline_ns = work->deadline_ns,
+                             .items = made->items,
+                             .count = count,
+                             .ended = unit_carried,
+                             .owner = made};
+    te_carry_set_options(&made->carry, &work->options);
+    return made;
+}
+
+/* Under the batch's lock.  NULL: a thread must carry it. */
+static carried_unit *prepare_rails(te_batch *batch, unit *work) {
+    te_session *session = te_remote_session(work->remote);
+    te_path *path =
+        te_session_path(batch->engine, session, !te_options_are_default(&work->options));
+    carried_unit *made = path == NULL ? NULL : make_carried(batch, work, session, path);
+    if (made == NULL) {
+        te_session_put(session);
+        return NULL;
+    }
+    uint32_t index = 0;
+    int64_t now_ns = te_now_ns();
+    for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
+        batch->entries[i].state = TE_PENDING;
+        batch->entries[i].carried = made;
+        batch->entries[i].index = index++;
+        batch->entries[i].begun_ns = now_ns;
+    }
+    made->next = batch->carried;
+    batch->carried = made;
+    made->running_next = batch->carrying;
+    batch->carrying = made;
+    batch->running++;
+    return made;
+}
+
+/* Takes those units out of the queue that go over rails, and begins them.  Returns how many are left for threads. */
+static uint32_t begin_over_rails(te_batch *batch, uint32_t unit_count) {
+    te_batches *batches = batch->engine->batches;
+    uint32_t left = 0, begun = 0;
+    pthread_mutex_lock(&batches->lock);
+    batch->holders += unit_count;
+    pthread_mutex_unlock(&batches->lock);
+    pthread_mutex_lock(&batch->lock);
+    unit *each = batch->first;
+    batch->first = batch->last = NULL;
+    for (unit *next; each != NULL; each = next) {
+        next = each->next;
+        each->next = NULL;
+        /* Begun under the lock: whoever cancels finds it in the list, and begun. */
+        carried_unit *made = begun < unit_count ? prepare_rails(batch, each) : NULL;
+        if (made != NULL && te_carry_begin(&made->carry) == MS_OK) {
+            begun++;
+            continue;
+        }
+        if (made != NULL) {
+            batch->carrying = made->running_next;
+            batch->running--;
+        }
+        if (batch->last == NULL)
+            batch->first = each;
+        else
+            batch->last->next = each;
+        batch->last = each;
+        left++;
+    }
+    pthread_mutex_unlock(&batch->lock);
+    for (; begun < unit_count; begun++)
+        batch_put(batches, batch);
+    return left;
 }
 
 /* ---- submitting -------------------------------------------------------------------------------------------------- */
@@ -289,7 +490,8 @@ static ms_status check(te_engine *engine, entry *added) {
 
 /* The unit of this submission that the request joins: small requests of a segment travel together. */
 static unit *unit_for(te_engine *engine, unit *units, const te_transfer_request *request,
-                      int64_t deadline_ns, unit **made, ms_status *status) {
+                      const te_transfer_options *options, int64_t deadline_ns, unit **made,
+                      ms_status *status) {
     *made = NULL;
     for (unit *open = units; open != NULL; open = open->next)
         if (open->segment == request->segment && (int32_t)open->opcode == request->opcode &&
@@ -310,6 +512,8 @@ static unit *unit_for(te_engine *engine, unit *units, const te_transfer_request 
                    .first = NONE,
                    .last = NONE,
                    .deadline_ns = deadline_ns};
+    if (options != NULL)
+        work->options = *options;
     return *made = work;
 }
 
@@ -326,20 +530,24 @@ static void join(te_batch *batch, unit *work, uint32_t index) {
 
 /* Under the batch's lock: the requests are in the batch; their units go to the queue.  Returns how many. */
 static uint32_t enqueue(te_batch *batch, const te_transfer_request *requests, size_t count,
-                        int64_t deadline_ns) {
+                        const te_transfer_options *options, int64_t deadline_ns) {
     unit *first = NULL, *last = NULL;
     uint32_t unit_count = 0;
     bool has_ended = false;
+    int64_t now_ns = te_now_ns();
     for (size_t i = 0; i < count; i++) {
         uint32_t index = (uint32_t)(batch->submitted + i);
         entry *added = &batch->entries[index];
-        *added = (entry){
-            .request = requests[i], .state = TE_WAITING, .status = MS_PENDING, .next = NONE};
+        *added = (entry){.request = requests[i],
+                         .state = TE_WAITING,
+                         .status = MS_PENDING,
+                         .next = NONE,
+                         .submitted_ns = now_ns};
         ms_status status = check(batch->engine, added);
         unit *made = NULL;
-        unit *work = status == MS_OK
-                         ? unit_for(batch->engine, first, &requests[i], deadline_ns, &made, &status)
-                         : NULL;
+        unit *work = status == MS_OK ? unit_for(batch->engine, first, &requests[i], options,
+                                                deadline_ns, &made, &status)
+                                     : NULL;
         if (work == NULL) {
             end_entry(batch, added, status);
             has_ended = true;
@@ -388,7 +596,8 @@ static bool call_workers(te_batch *batch, uint32_t unit_count) {
 }
 
 static ms_status add_requests(te_batch *batch, const te_transfer_request *requests, size_t count,
-                              int64_t deadline_ns, uint32_t *unit_count) {
+                              const te_transfer_options *options, int64_t deadline_ns,
+                              uint32_t *unit_count) {
     ms_status status = MS_OK;
     *unit_count = 0;
     pthread_mutex_lock(&batch->lock);
@@ -397,28 +606,42 @@ static ms_status add_requests(te_batch *batch, const te_transfer_request *reques
     else if (count > batch->size - batch->submitted)
         status = MS_LIMIT;
     else
-        *unit_count = enqueue(batch, requests, count, deadline_ns);
+        *unit_count = enqueue(batch, requests, count, options, deadline_ns);
     pthread_mutex_unlock(&batch->lock);
     return status;
 }
 
-ms_status te_submit_transfer(te_engine *engine, uint64_t id, const te_transfer_request *requests,
-                             size_t count, int64_t deadline_ns) {
+static bool is_sane(const te_transfer_options *options) {
+    return options == NULL || (options->priority >= TE_PRIORITY_NORMAL &&
+                               options->priority <= TE_PRIORITY_BACKGROUND &&
+                               options->weight <= TE_SCHEDULE_WEIGHT_MAX);
+}
+
+ms_status te_submit_transfer_as(te_engine *engine, uint64_t id, const te_transfer_request *requests,
+                                size_t count, const te_transfer_options *options,
+                                int64_t deadline_ns) {
     ms_status status = te_engine_check(engine);
     if (status != MS_OK)
         return status;
-    if (deadline_ns == TE_NO_DEADLINE)
+    if (deadline_ns == TE_NO_DEADLINE || !is_sane(options))
         return MS_BAD_REQUEST;
     te_batch *batch = batch_get(engine->batches, id);
     if (batch == NULL)
         return MS_NOT_REGISTERED;
     uint32_t unit_count;
-    status = add_requests(batch, requests, count, deadline_ns, &unit_count);
+    status = add_requests(batch, requests, count, options, deadline_ns, &unit_count);
+    if (unit_count > 0)
+        unit_count = begin_over_rails(batch, unit_count);
     /* The queue of the workers may be full: then nobody but us is sure to come. */
     if (unit_count > 0 && !call_workers(batch, unit_count))
         carry_here(batch, INT64_MAX);
     batch_put(engine->batches, batch);
     return status;
+}
+
+ms_status te_submit_transfer(te_engine *engine, uint64_t id, const te_transfer_request *requests,
+                             size_t count, int64_t deadline_ns) {
+    return te_submit_transfer_as(engine, id, requests, count, NULL, deadline_ns);
 }
 
 static void wait_for_end(te_batch *batch, int64_t deadline_ns) {
@@ -436,12 +659,13 @@ static te_transfer_status status_of(const entry *asked) {
                                 .bytes = asked->state == TE_COMPLETED ? asked->request.length : 0};
 }
 
-ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, size_t count,
-                      te_transfer_status *statuses, int64_t deadline_ns) {
+ms_status te_transfer_as(te_engine *engine, const te_transfer_request *requests, size_t count,
+                         const te_transfer_options *options, te_transfer_status *statuses,
+                         int64_t deadline_ns) {
     te_batch *batch = NULL;
     uint32_t unit_count;
     ms_status status = te_engine_check(engine);
-    if (status == MS_OK && deadline_ns == TE_NO_DEADLINE)
+    if (status == MS_OK && (deadline_ns == TE_NO_DEADLINE || !is_sane(options)))
         status = MS_BAD_REQUEST;
     if (status != MS_OK || count == 0)
         return status;
@@ -457,8 +681,10 @@ ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, si
     batch = batch_get(engine->batches, id);
     if (batch == NULL)
         return MS_CLOSED; /* the engine is being closed */
-    status = add_requests(batch, requests, count, deadline_ns, &unit_count);
+    status = add_requests(batch, requests, count, options, deadline_ns, &unit_count);
     if (status == MS_OK) {
+        if (unit_count > 0)
+            unit_count = begin_over_rails(batch, unit_count);
         if (unit_count > 1)
             (void)call_workers(batch, unit_count - 1);
         carry_here(batch, INT64_MAX);
@@ -471,6 +697,11 @@ ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, si
     batch_put(engine->batches, batch);
     (void)te_free_batch_id(engine, id);
     return status;
+}
+
+ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, size_t count,
+                      te_transfer_status *statuses, int64_t deadline_ns) {
+    return te_transfer_as(engine, requests, count, NULL, statuses, deadline_ns);
 }
 
 /* ---- asking ------------------------------------------------------------------------------------------------------- */
@@ -488,6 +719,61 @@ ms_status te_get_transfer_status(te_engine *engine, uint64_t id, size_t index,
         *result = status_of(&batch->entries[index]);
     } else {
         status = MS_OUT_OF_RANGE;
+    }
+    pthread_mutex_unlock(&batch->lock);
+    batch_put(engine->batches, batch);
+    return status;
+}
+
+ms_status te_explain_transfer(te_engine *engine, uint64_t id, size_t index,
+                              te_transfer_explanation *told) {
+    ms_status status = te_engine_check(engine);
+    if (status != MS_OK)
+        return status;
+    te_batch *batch = batch_get(engine->batches, id);
+    if (batch == NULL)
+        return MS_NOT_REGISTERED;
+    pthread_mutex_lock(&batch->lock);
+    if (index < batch->submitted) {
+        const entry *asked = &batch->entries[index];
+        te_transfer_status now = status_of(asked);
+        int64_t begun_ns = asked->begun_ns, ended_ns = asked->ended_ns;
+        *told =
+            (te_transfer_explanation){.state = now.state, .status = now.status, .bytes = now.bytes};
+        if (asked->carried != NULL) {
+            te_carried_view view = te_carry_look(&asked->carried->carry, asked->index);
+            begun_ns = view.first_ns;
+            told->retries = view.attempts;
+            told->rails = view.rails;
+            told->bytes = told->bytes == 0 && now.state != TE_COMPLETED ? view.done : told->bytes;
+        }
+        ended_ns = ended_ns == 0 ? te_now_ns() : ended_ns;
+        told->waiting_ns = begun_ns == 0 ? -1 : begun_ns - asked->submitted_ns;
+        told->moving_ns = begun_ns == 0 ? -1 : ended_ns - begun_ns;
+    } else {
+        status = MS_OUT_OF_RANGE;
+    }
+    pthread_mutex_unlock(&batch->lock);
+    batch_put(engine->batches, batch);
+    return status;
+}
+
+ms_status te_explain_rail(te_engine *engine, uint64_t id, size_t index, uint32_t rail,
+                          te_rail_view *view, uint64_t *bytes) {
+    ms_status status = te_engine_check(engine);
+    if (status != MS_OK)
+        return status;
+    te_batch *batch = batch_get(engine->batches, id);
+    if (batch == NULL)
+        return MS_NOT_REGISTERED;
+    pthread_mutex_lock(&batch->lock);
+    carried_unit *carried = index < batch->submitted ? batch->entries[index].carried : NULL;
+    te_rail_status found;
+    status = MS_NOT_FOUND;
+    if (carried != NULL && te_path_lane(carried->carry.path, carried->carry.opcode, rail, &found)) {
+        te_rail_view_of(&found, view);
+        *bytes = te_carry_rail_bytes(&carried->carry, rail);
+        status = MS_OK;
     }
     pthread_mutex_unlock(&batch->lock);
     batch_put(engine->batches, batch);
@@ -519,6 +805,8 @@ static void cancel(te_batch *batch) {
         end_unit(batch, work, MS_CANCELLED);
     if (waiting != NULL)
         tell(batch);
+    for (carried_unit *each = batch->carrying; each != NULL; each = each->running_next)
+        te_carry_cancel(&each->carry, MS_CANCELLED);
     pthread_mutex_unlock(&batch->lock);
     te_scope_cancel(&batch->scope);
     while (waiting != NULL) {

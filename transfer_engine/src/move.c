@@ -185,6 +185,45 @@ static void prepare(te_remote *remote, te_session *session, te_opcode opcode, te
     }
 }
 
+/* Over all rails at once: the schedule cuts, and repeats what a rail has lost. */
+static ms_status over_rails(te_path *path, te_opcode opcode, frame_set *frames,
+                            const te_transfer_options *options, te_scope *scope,
+                            int64_t deadline_ns) {
+    te_carried *items = calloc(frames->count, sizeof *items);
+    if (items == NULL)
+        return MS_NO_MEMORY;
+    te_carry carry = {.path = path,
+                      .opcode = opcode,
+                      .deadline_ns = deadline_ns,
+                      .items = items,
+                      .count = frames->count};
+    te_carry_set_options(&carry, options);
+    for (size_t i = 0; i < frames->count; i++) {
+        if (opcode == TE_READ) {
+            items[i].local = frames->targets[i];
+            items[i].wire.read = frames->reads[i];
+        } else {
+            items[i].local = (uint8_t *)(uintptr_t)frames->sources[i];
+            items[i].wire.write = frames->writes[i];
+        }
+    }
+    te_carry_wait(&carry, scope);
+    ms_status failure = MS_OK;
+    for (size_t i = 0; i < frames->count; i++) {
+        ms_status status = te_carried_status(&items[i]);
+        if (te_is_path_failure(opcode, status)) {
+            failure = status;
+            status = MS_PENDING; /* the caller looks for another path */
+        }
+        if (opcode == TE_READ)
+            frames->results[i].status = (uint32_t)status;
+        else
+            frames->statuses[i] = (uint32_t)status;
+    }
+    free(items);
+    return failure;
+}
+
 static ms_status send_frames(te_session *session, uint32_t rail, te_opcode opcode,
                              const frame_set *frames, int64_t deadline_ns) {
     if (opcode == TE_READ)
@@ -225,19 +264,25 @@ static bool has_pending(const te_piece *pieces, size_t count) {
 
 /* One try.  *is_stale: the list of regions should be asked for again. */
 static ms_status try_once(te_remote *remote, te_session *session, te_opcode opcode,
-                          te_piece *pieces, size_t count, te_scope *scope, bool is_last_try,
-                          bool *is_stale, int64_t deadline_ns) {
+                          te_piece *pieces, size_t count, const te_transfer_options *options,
+                          te_scope *scope, bool is_last_try, bool *is_stale, int64_t deadline_ns) {
     frame_set frames = {0};
     ms_status status = MS_OK;
+    te_path *path = te_session_path(remote->engine, session, !te_options_are_default(options));
     prepare(remote, session, opcode, pieces, count, scope, is_last_try, &frames, is_stale,
             deadline_ns);
     if (opcode == TE_WRITE && session->is_local && frames.count > 0)
         stage(session, pieces, &frames, deadline_ns);
-    if (frames.count > 0)
+    bool is_over_rails = frames.count > 0 && path != NULL;
+    if (is_over_rails)
+        status = over_rails(path, opcode, &frames, options, scope, deadline_ns);
+    else if (frames.count > 0)
         status = over_a_rail(session, opcode, &frames, deadline_ns);
-    for (size_t i = 0; i < frames.count && status == MS_OK; i++) {
+    for (size_t i = 0; i < frames.count && (status == MS_OK || is_over_rails); i++) {
         ms_status result =
             (ms_status)(opcode == TE_READ ? frames.results[i].status : frames.statuses[i]);
+        if (is_over_rails && status != MS_OK && result == MS_PENDING)
+            continue;
         if (result >= MS_STATUS_COUNT || result == MS_PENDING)
             result = MS_BAD_FRAME;
         if (result == MS_NOT_REGISTERED && !is_last_try) {
@@ -251,7 +296,7 @@ static ms_status try_once(te_remote *remote, te_session *session, te_opcode opco
 }
 
 void te_remote_move(te_remote *remote, te_opcode opcode, te_piece *pieces, size_t count,
-                    te_scope *scope, int64_t deadline_ns) {
+                    const te_transfer_options *options, te_scope *scope, int64_t deadline_ns) {
     te_session *session = te_remote_session(remote);
     /* Each rail may fail once; one try more after a new session, one more after a new list of regions. */
     uint32_t path_failures = 0;
@@ -261,16 +306,18 @@ void te_remote_move(te_remote *remote, te_opcode opcode, te_piece *pieces, size_
         pthread_mutex_lock(&session->lock);
         uint64_t seen = session->refreshes;
         pthread_mutex_unlock(&session->lock);
-        ms_status status = try_once(remote, session, opcode, pieces, count, scope, was_refreshed,
-                                    &is_stale, deadline_ns);
+        ms_status status = try_once(remote, session, opcode, pieces, count, options, scope,
+                                    was_refreshed, &is_stale, deadline_ns);
+        /* A path fails when all its rails have. */
+        uint32_t ways =
+            te_session_path(remote->engine, session, false) != NULL ? 1 : session->rail_count;
         if (te_scope_is_cancelled(scope)) {
             end_pending(pieces, count, MS_CANCELLED);
             break;
         }
         if (status == MS_OK && !has_pending(pieces, count))
             break;
-        bool is_path_left =
-            te_is_path_failure(opcode, status) && path_failures < session->rail_count + 1;
+        bool is_path_left = te_is_path_failure(opcode, status) && path_failures < ways + 1;
         if (te_now_ns() >= deadline_ns)
             status = MS_TIMEOUT;
         if (status != MS_OK && (status == MS_TIMEOUT || !is_path_left)) {
@@ -283,7 +330,7 @@ void te_remote_move(te_remote *remote, te_opcode opcode, te_piece *pieces, size_
         }
         if (te_is_path_failure(opcode, status)) {
             path_failures++;
-            if (status == MS_WRONG_INCARNATION || path_failures >= session->rail_count) {
+            if (status == MS_WRONG_INCARNATION || path_failures >= ways) {
                 te_session *old = session;
                 status = te_remote_renew(remote, old, deadline_ns);
                 session = te_remote_session(remote);

@@ -572,6 +572,17 @@ static void close_from_outside(te_link *link, const char *reason) {
     te_link_post(link, TE_POST_CLOSE);
 }
 
+void te_link_cut(te_link *link, const char *reason) {
+    close_from_outside(link, reason);
+    /* A step is one receive without waiting, or one piece of a copy: it takes no lock and ends
+     * soon. */
+    pthread_mutex_lock(&link->lock);
+    while (link->is_in_step) {
+        pthread_cond_wait(&link->step_ended, &link->lock);
+    }
+    pthread_mutex_unlock(&link->lock);
+}
+
 void te_close_peer(te_engine *engine, te_peer peer, const char *reason) {
     te_link *link = find(engine, peer);
     if (link != NULL) {
@@ -619,14 +630,7 @@ size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, v
     uint32_t slot = 0;
     te_link *link;
     while ((link = next_match(engine, &slot, match, match_context)) != NULL) {
-        close_from_outside(link, reason);
-        /* A step is one receive without waiting, or one piece of a copy: it takes no lock and ends
-         * soon. */
-        pthread_mutex_lock(&link->lock);
-        while (link->is_in_step) {
-            pthread_cond_wait(&link->step_ended, &link->lock);
-        }
-        pthread_mutex_unlock(&link->lock);
+        te_link_cut(link, reason);
         te_link_release(link);
         closed++;
     }

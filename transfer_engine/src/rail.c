@@ -14,6 +14,8 @@ static const uint32_t penalty_of_tier[TE_TIER_COUNT] = {1, 2, 8};
 
 /* "10.0.0.5" of "10.0.0.5:7800", "fd00::5" of "[fd00::5]:7800". */
 static void host_of(const char *address, char host[TE_RAIL_ADDRESS_BYTES]) {
+    const char *arrow = strchr(address, '>'); /* from where, in front of it */
+    address = arrow == NULL ? address : arrow + 1;
     const char *start = address[0] == '[' ? address + 1 : address;
     const char *end = address[0] == '[' ? strchr(start, ']') : strrchr(start, ':');
     size_t length = end == NULL ? strlen(start) : (size_t)(end - start);

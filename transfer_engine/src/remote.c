@@ -32,7 +32,14 @@ ms_status te_remote_renew(te_remote *remote, const te_session *old, int64_t dead
     ms_status status = MS_OK;
     if (current == old) {
         te_session *fresh = NULL;
-        status = te_session_open(remote->engine, remote->address, deadline_ns, &fresh, NULL);
+        te_rail_ends rails[TE_RAILS_MAX];
+        pthread_mutex_lock(&remote->lock);
+        uint32_t rail_count = remote->rail_count;
+        if (rail_count > 0)
+            memcpy(rails, remote->rails, rail_count * sizeof *rails);
+        pthread_mutex_unlock(&remote->lock);
+        status = te_session_open(remote->engine, remote->address, rails, rail_count, deadline_ns,
+                                 &fresh, NULL);
         if (status == MS_OK) {
             pthread_mutex_lock(&remote->lock);
             te_session *replaced = remote->session;
@@ -67,6 +74,7 @@ static void remote_free(te_remote *remote) {
     te_session_put(remote->session);
     pthread_mutex_destroy(&remote->connecting);
     pthread_mutex_destroy(&remote->lock);
+    free(remote->rails);
     free(remote);
 }
 
@@ -178,7 +186,7 @@ ms_status te_open_segment(te_engine *engine, const char *address, uint32_t *segm
         return status;
     }
     te_session *session = NULL;
-    status = te_session_open(engine, address, deadline_ns, &session, error);
+    status = te_session_open(engine, address, NULL, 0, deadline_ns, &session, error);
     if (status != MS_OK)
         return status;
     remote = calloc(1, sizeof *remote + strlen(address) + 1);

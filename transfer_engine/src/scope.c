@@ -6,7 +6,7 @@
  */
 #include <sys/socket.h>
 
-#include "te_parts.h"
+#include "te_carrier.h"
 
 static _Thread_local te_scope *current;
 
@@ -64,6 +64,8 @@ void te_scope_cancel(te_scope *scope) {
         for (te_connection *connection = scope->connections; connection != NULL;
              connection = connection->scope_next)
             shutdown(connection->descriptor, SHUT_RDWR);
+        for (te_carry *carry = scope->carries; carry != NULL; carry = carry->scope_next)
+            te_carry_cancel(carry, MS_CANCELLED);
     }
     pthread_mutex_unlock(&scope->lock);
 }
@@ -73,4 +75,22 @@ bool te_scope_is_cancelled(te_scope *scope) {
     bool is_cancelled = scope->is_cancelled;
     pthread_mutex_unlock(&scope->lock);
     return is_cancelled;
+}
+
+void te_scope_add_carry(te_scope *scope, te_carry *carry) {
+    pthread_mutex_lock(&scope->lock);
+    carry->scope_next = scope->carries;
+    scope->carries = carry;
+    if (scope->is_cancelled)
+        te_carry_cancel(carry, MS_CANCELLED);
+    pthread_mutex_unlock(&scope->lock);
+}
+
+void te_scope_remove_carry(te_scope *scope, te_carry *carry) {
+    pthread_mutex_lock(&scope->lock);
+    te_carry **at = &scope->carries;
+    while (*at != carry)
+        at = &(*at)->scope_next;
+    *at = carry->scope_next;
+    pthread_mutex_unlock(&scope->lock);
 }

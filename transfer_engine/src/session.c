@@ -17,7 +17,9 @@ void te_session_put(te_session *session) {
     for (uint32_t i = 0; i < TE_RAILS_MAX; i++)
         if (session->channels[i] != NULL)
             te_channel_close(session->channels[i]);
+    te_path_close(session->path);
     te_staging_close(session->staging);
+    free(session->topology);
     free(session->regions);
     pthread_mutex_destroy(&session->lock);
     free(session);
@@ -33,6 +35,8 @@ typedef struct opened {
     te_remote_region *regions;
     uint32_t region_count;
     te_topology topology;
+    char *topology_text;
+    size_t topology_length;
     char socket_path[MS_SOCKET_PATH_BYTES_MAX + 1];
 } opened;
 
@@ -59,6 +63,12 @@ static ms_status read_opened(const uint8_t *body, size_t length, opened *result)
         return MS_BAD_FRAME;
     qsort(result->regions, result->region_count, sizeof *result->regions, by_address);
     memcpy(result->socket_path, path.data, path.length);
+    result->topology_text = malloc(topology.length + 1);
+    if (result->topology_text == NULL)
+        return MS_NO_MEMORY;
+    if (topology.length > 0)
+        memcpy(result->topology_text, topology.data, topology.length);
+    result->topology_length = topology.length;
     /* One that we cannot read says nothing about its NICs; its memory is there all the same. */
     if (topology.length > 0)
         (void)te_topology_parse(topology.data, topology.length, &result->topology, NULL);
@@ -77,11 +87,17 @@ static ms_status ask_regions(te_channel *channel, opened *result, int64_t deadli
     return status;
 }
 
+/* What our connections say first: that they mean this process and no later one. */
+static void write_hello(te_engine *engine, uint32_t incarnation,
+                        uint8_t hello[TE_HELLO_DEFAULT_BYTES]) {
+    te_hello_default(engine, hello);
+    memcpy(hello + offsetof(ms_hello, incarnation), &incarnation, sizeof incarnation);
+}
+
 static ms_status open_channel(te_engine *engine, const char *addresses, const char *unix_path,
                               uint32_t incarnation, te_channel **channel) {
     uint8_t hello[TE_HELLO_DEFAULT_BYTES];
-    te_hello_default(engine, hello);
-    memcpy(hello + offsetof(ms_hello, incarnation), &incarnation, sizeof incarnation);
+    write_hello(engine, incarnation, hello);
     te_channel_config config = {.addresses = addresses,
                                 .unix_path = unix_path,
                                 .hello = hello,
@@ -91,9 +107,61 @@ static ms_status open_channel(te_engine *engine, const char *addresses, const ch
     return te_channel_open(engine, &config, channel);
 }
 
+/* ---- rails --------------------------------------------------------------------------------------------------------- */
+
+static ms_status open_path(te_engine *engine, te_session *session, const te_rail_ends *rails,
+                           uint32_t count) {
+    uint8_t hello[TE_HELLO_DEFAULT_BYTES];
+    write_hello(engine, session->incarnation, hello);
+    te_path_config config = {
+        .rails = rails, .rail_count = count, .hello = hello, .hello_length = sizeof hello};
+    return te_path_open(engine, &config, &session->path);
+}
+
+static void ends_of(const te_rail *rail, te_rail_ends *ends) {
+    const char *arrow = strchr(rail->address, '>');
+    size_t local_length = arrow == NULL ? 0 : (size_t)(arrow - rail->address);
+    *ends = (te_rail_ends){
+        .local_nic = rail->local_nic, .remote_nic = rail->remote_nic, .tier = rail->tier};
+    memcpy(ends->local, rail->address, local_length);
+    memcpy(ends->remote, rail->address + (arrow == NULL ? 0 : local_length + 1),
+           strlen(rail->address) + 1 - (arrow == NULL ? 0 : local_length + 1));
+}
+
+te_path *te_session_path(te_engine *engine, te_session *session, bool wants) {
+    if (session->is_local)
+        return NULL;
+    pthread_mutex_lock(&session->lock);
+    if (session->path == NULL && wants) {
+        te_rail_ends ends[TE_RAILS_MAX];
+        for (uint32_t i = 0; i < session->rail_count; i++)
+            ends_of(&session->rails[i], &ends[i]);
+        /* Without one the requests go as all others do. */
+        (void)open_path(engine, session, ends, session->rail_count);
+    }
+    te_path *path = session->path;
+    pthread_mutex_unlock(&session->lock);
+    return path;
+}
+
+ms_status te_session_set_rails(te_engine *engine, te_session *session, const te_rail_ends *rails,
+                               uint32_t count) {
+    ms_status status = MS_OK;
+    if (session->is_local)
+        return MS_OK;
+    pthread_mutex_lock(&session->lock);
+    if (session->path != NULL)
+        status = te_path_change(session->path, rails, count);
+    else if (count > 1)
+        status = open_path(engine, session, rails, count);
+    pthread_mutex_unlock(&session->lock);
+    return status;
+}
+
 /* Replaces the channel that asked (it named no incarnation) by those that carry bytes. */
-static ms_status open_rails(te_engine *engine, const char *address, bool is_same_host,
-                            const opened *peer, te_session *session) {
+static ms_status open_rails(te_engine *engine, const char *address, const te_rail_ends *rails,
+                            uint32_t rail_count, bool is_same_host, const opened *peer,
+                            te_session *session) {
     const char *unix_path = strncmp(address, "unix:", 5) == 0 ? address + 5 : NULL;
     const char *addresses = unix_path == NULL ? address : NULL;
     if (unix_path == NULL && is_same_host && peer->socket_path[0] != '\0')
@@ -115,15 +183,25 @@ static ms_status open_rails(te_engine *engine, const char *address, bool is_same
     session->rail_count =
         te_rails_build(local, "*", &peer->topology, "*", addresses, session->rails);
     free(local);
-    ms_status status = session->rail_count == 0 ? MS_BAD_REQUEST : MS_OK;
-    for (uint32_t i = 0; i < session->rail_count && status == MS_OK; i++)
-        status = open_channel(engine, session->rails[i].address, NULL, session->incarnation,
-                              &session->channels[i]);
-    return status;
+    if (session->rail_count == 0)
+        return MS_BAD_REQUEST;
+    ms_status status =
+        open_channel(engine, addresses, NULL, session->incarnation, &session->channels[0]);
+    if (status != MS_OK)
+        return status;
+    if (rail_count > 0)
+        return rail_count == 1 ? MS_OK : open_path(engine, session, rails, rail_count);
+    if (session->rail_count == 1)
+        return MS_OK;
+    te_rail_ends ends[TE_RAILS_MAX];
+    for (uint32_t i = 0; i < session->rail_count; i++)
+        ends_of(&session->rails[i], &ends[i]);
+    return open_path(engine, session, ends, session->rail_count);
 }
 
-ms_status te_session_open(te_engine *engine, const char *address, int64_t deadline_ns,
-                          te_session **result, char *error) {
+ms_status te_session_open(te_engine *engine, const char *address, const te_rail_ends *rails,
+                          uint32_t rail_count, int64_t deadline_ns, te_session **result,
+                          char *error) {
     const char *unix_path = strncmp(address, "unix:", 5) == 0 ? address + 5 : NULL;
     te_channel *first = NULL;
     opened *peer = calloc(1, sizeof *peer);
@@ -157,15 +235,20 @@ ms_status te_session_open(te_engine *engine, const char *address, int64_t deadli
     session->regions = peer->regions;
     session->region_count = peer->region_count;
     peer->regions = NULL;
+    session->topology = peer->topology_text;
+    session->topology_length = peer->topology_length;
+    peer->topology_text = NULL;
     bool is_same_host = memcmp(hello.boot_id, engine->boot_id, sizeof hello.boot_id) == 0;
-    status = open_rails(engine, address, is_same_host, peer, session);
+    status = open_rails(engine, address, rails, rail_count, is_same_host, peer, session);
     if (status != MS_OK)
         te_error(error, "%s: cannot open a channel", address);
 out:
     if (first != NULL)
         te_channel_close(first);
-    if (peer != NULL)
+    if (peer != NULL) {
+        free(peer->topology_text);
         free(peer->regions);
+    }
     free(peer);
     if (status == MS_OK) {
         *result = session;
@@ -204,8 +287,13 @@ ms_status te_session_refresh(te_session *session, uint64_t seen, int64_t deadlin
         session->region_count = peer->region_count;
         session->refreshes++;
         peer->regions = old;
+        char *topology = session->topology;
+        session->topology = peer->topology_text;
+        session->topology_length = peer->topology_length;
+        peer->topology_text = topology;
         pthread_mutex_unlock(&session->lock);
     }
+    free(peer->topology_text);
     free(peer->regions);
     free(peer);
     return status;

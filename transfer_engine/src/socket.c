@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -39,7 +40,98 @@ static ms_status parse_unix(const char *path, size_t length, te_address *address
     return MS_OK;
 }
 
+/* The numeric address alone, as a socket address with port 0. */
+static bool parse_host(const char *text, size_t length, struct sockaddr_storage *storage,
+                       socklen_t *storage_length) {
+    char host[96];
+    if (length > 2 && text[0] == '[' && text[length - 1] == ']') {
+        text++;
+        length -= 2;
+    }
+    if (length == 0 || length >= sizeof host) {
+        return false;
+    }
+    memcpy(host, text, length);
+    host[length] = '\0';
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) {
+        return false;
+    }
+    memcpy(storage, found->ai_addr, found->ai_addrlen);
+    *storage_length = found->ai_addrlen;
+    freeaddrinfo(found);
+    return true;
+}
+
+/* The bytes of an address: 4 or 16, or none of another family. */
+static const uint8_t *bytes_of(const struct sockaddr *address, int family, size_t *length) {
+    if (address == NULL || address->sa_family != family) {
+        return NULL;
+    }
+    *length = family == AF_INET ? 4 : 16;
+    return family == AF_INET ? (const uint8_t *)&((const struct sockaddr_in *)address)->sin_addr
+                             : (const uint8_t *)&((const struct sockaddr_in6 *)address)->sin6_addr;
+}
+
+/* The interface that has the local address, if the remote one is another machine's on the same link. */
+static void find_device(te_address *address) {
+    int family = address->storage.ss_family;
+    size_t length = 0, mask_length = 0;
+    const uint8_t *here = bytes_of((struct sockaddr *)&address->local, family, &length);
+    const uint8_t *there = bytes_of((struct sockaddr *)&address->storage, family, &length);
+    struct ifaddrs *all = NULL;
+    if (here == NULL || there == NULL || getifaddrs(&all) != 0) {
+        return;
+    }
+    bool is_own = false;
+    for (const struct ifaddrs *each = all; each != NULL; each = each->ifa_next) {
+        const uint8_t *own = bytes_of(each->ifa_addr, family, &length);
+        const uint8_t *mask = bytes_of(each->ifa_netmask, family, &mask_length);
+        if (own == NULL || mask == NULL) {
+            continue;
+        }
+        is_own = is_own || memcmp(own, there, length) == 0;
+        bool is_link = memcmp(own, here, length) == 0;
+        for (size_t i = 0; i < length; i++) {
+            is_link = is_link && (own[i] & mask[i]) == (there[i] & mask[i]);
+        }
+        if (is_link) {
+            snprintf(address->device, sizeof address->device, "%s", each->ifa_name);
+        }
+    }
+    freeifaddrs(all);
+    if (is_own) {
+        address->device[0] = '\0'; /* ourselves: it goes over the loopback, whatever the address */
+    }
+}
+
+ms_status te_address_bind(te_address *address, const char *local, size_t length, char *error) {
+    if (length == 0) {
+        return MS_OK;
+    }
+    if (address->is_unix || !parse_host(local, length, &address->local, &address->local_length) ||
+        address->local.ss_family != address->storage.ss_family) {
+        te_error(error, "%.*s is not a numeric address from which %.100s can be reached",
+                 (int)(length > 60 ? 60 : length), local, address->text);
+        return MS_BAD_REQUEST;
+    }
+    return MS_OK;
+}
+
+static ms_status parse_remote(const char *text, size_t length, te_address *address, char *error);
+
 ms_status te_address_parse(const char *text, size_t length, te_address *address, char *error) {
+    const char *arrow = memchr(text, '>', length);
+    bool is_unix = length >= 5 && memcmp(text, "unix:", 5) == 0;
+    if (arrow == NULL || is_unix) {
+        return parse_remote(text, length, address, error);
+    }
+    size_t local_length = (size_t)(arrow - text);
+    ms_status status = parse_remote(arrow + 1, length - local_length - 1, address, error);
+    return status == MS_OK ? te_address_bind(address, text, local_length, error) : status;
+}
+
+static ms_status parse_remote(const char *text, size_t length, te_address *address, char *error) {
     memset(address, 0, sizeof *address);
     if (length >= 5 && memcmp(text, "unix:", 5) == 0) {
         return parse_unix(text + 5, length - 5, address, error);
@@ -233,16 +325,62 @@ static ms_status connect_until(int descriptor, const te_address *address, int64_
     }
 }
 
-ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *connected,
-                            char *error) {
+/* A socket that does not wait, bound to where it should come from. */
+static ms_status open_socket(const te_address *address, int *opened, char *error) {
     int descriptor =
         socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (descriptor < 0) {
         te_error(error, "cannot open a socket for %s: %s", address->text, strerror(errno));
         return errno == EMFILE || errno == ENFILE ? MS_LIMIT : MS_IO_ERROR;
     }
-    int problem = 0;
-    ms_status status = connect_until(descriptor, address, deadline_ns, &problem);
+    if (address->local_length > 0) {
+        te_address from = *address;
+        find_device(&from); /* looked up each time: addresses move between interfaces */
+        int on = 1;
+        if (from.device[0] != '\0') { /* without the right to it the routes decide */
+            (void)setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, from.device,
+                             (socklen_t)strlen(from.device));
+        }
+        (void)setsockopt(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+        if (bind(descriptor, (const struct sockaddr *)&address->local, address->local_length) !=
+            0) {
+            te_error(error, "cannot connect to %.100s from the address given: %s", address->text,
+                     strerror(errno));
+            close(descriptor);
+            return MS_UNAVAILABLE;
+        }
+    }
+    *opened = descriptor;
+    return MS_OK;
+}
+
+ms_status te_socket_begin(const te_address *address, int *begun, char *error) {
+    int descriptor;
+    ms_status status = open_socket(address, &descriptor, error);
+    if (status != MS_OK) {
+        return status;
+    }
+    te_socket_tune(descriptor, address->is_unix);
+    *begun = descriptor;
+    if (connect(descriptor, (const struct sockaddr *)&address->storage, address->length) == 0) {
+        return MS_OK;
+    }
+    if (errno == EINPROGRESS || errno == EINTR) {
+        return MS_PENDING;
+    }
+    te_error(error, "cannot connect to %s: %s", address->text, strerror(errno));
+    close(descriptor);
+    return MS_UNAVAILABLE;
+}
+
+ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *connected,
+                            char *error) {
+    int descriptor, problem = 0;
+    ms_status status = open_socket(address, &descriptor, error);
+    if (status != MS_OK) {
+        return status;
+    }
+    status = connect_until(descriptor, address, deadline_ns, &problem);
     if (status == MS_TIMEOUT) {
         te_error(error, "%s did not accept a connection in time", address->text);
     } else if (status != MS_OK) {

@@ -166,6 +166,7 @@ struct te_engine {
     struct te_shm *shm;           /* shm.c */
     struct te_registry *registry; /* memory.c */
     struct te_notes *notes;       /* notify.c */
+    struct te_carrier *carrier;   /* carrier.c */
     struct te_remotes *remotes;   /* remote.c */
     struct te_batches *batches;   /* batch.c */
 };
@@ -198,11 +199,20 @@ typedef struct te_address {
     socklen_t length;
     bool is_unix;
     char text[128]; /* "127.0.0.1:7700", "[::1]:7700", "unix:/run/..." */
+    /* Where connections to it come from; length 0: as the kernel routes. */
+    struct sockaddr_storage local;
+    socklen_t local_length;
+    char device[16]; /* that has the local address, when the other one is on its link; else "" */
 } te_address;
 
-/* "ip:port", "[ip]:port" or "unix:PATH"; numeric only. */
+/* "ip:port", "[ip]:port" or "unix:PATH"; numeric only.  "LOCAL>ip:port": connections come from that address. */
 ms_status te_address_parse(const char *text, size_t length, te_address *address, char *error);
 ms_status te_socket_listen(const te_address *address, int *descriptor, uint16_t *port, char *error);
+/* Connections to `address` come from that numeric address of this host.  When both are on one link they also leave
+ * by its interface: with two interfaces in one network the routes alone would send all over the first. */
+ms_status te_address_bind(te_address *address, const char *local, size_t length, char *error);
+/* Begins to connect, without waiting: PENDING, or OK. */
+ms_status te_socket_begin(const te_address *address, int *descriptor, char *error);
 /* Connected, close-on-exec, blocking, with a receive and a send timeout of TE_TICK_MS. */
 ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int *descriptor,
                             char *error);
@@ -259,6 +269,8 @@ struct te_link {
     bool is_unix;
     bool is_dialled;
     char name[128]; /* the peer's address, for the log */
+
+    uint64_t cut_token; /* cut.c: by which the peer may have it closed; 0: it has not asked */
 
     /* What HELLO said (accepted links); zero for dialled ones. */
     ms_hello hello;
@@ -335,6 +347,8 @@ ms_status te_link_queue_read(te_link *link, te_read_job *job);
 bool te_link_reads_removed(te_link *link);
 /* Ends it at once; on the I/O thread. */
 void te_link_close(te_link *link, const char *reason);
+/* Closes it, and returns when nothing of it touches memory any more; any thread. */
+void te_link_cut(te_link *link, const char *reason);
 /* Answers with a status, then closes once that has left; on the I/O thread.  Logged. */
 void te_link_fail(te_link *link, ms_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

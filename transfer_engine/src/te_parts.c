@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ms_frame.h"
+#include "te_carrier.h"
 #include "te_remote.h"
 
 #include "te_fault.h"
@@ -23,6 +24,8 @@ ms_status te_parts_open(te_engine *engine) {
     if (status == MS_OK)
         status = te_notes_open(&engine->notes);
     if (status == MS_OK)
+        status = te_carrier_open(engine);
+    if (status == MS_OK)
         status = te_remotes_open(engine, &engine->remotes);
     if (status == MS_OK)
         status = te_batches_open(engine, &engine->batches);
@@ -31,6 +34,7 @@ ms_status te_parts_open(te_engine *engine) {
     te_loans_install(engine);
     te_registry_install(engine);
     te_notes_install(engine);
+    te_cuts_install(engine);
     return MS_OK;
 }
 
@@ -38,11 +42,13 @@ void te_parts_stop(te_engine *engine) {
     te_batches_stop(engine->batches);
     te_remotes_close(engine->remotes);
     engine->remotes = NULL;
+    te_carrier_stop(engine);
 }
 
 void te_parts_close(te_engine *engine) {
     te_batches_close(engine->batches);
     te_remotes_close(engine->remotes);
+    te_carrier_close(engine);
     te_notes_close(engine->notes);
     te_registry_close(engine->registry);
     if (engine->shm == NULL)

@@ -8,6 +8,8 @@
  *   memory.c         registered local memory, OPEN_SEGMENT
  *   notify.c         NOTIFY
  *   session.c, remote.c, move.c, staging.c   other engines' segments, and moving bytes to and from them
+ *   carrier.c, path.c, lane_tcp.c   the same over several rails at once
+ *   cut.c            CUT: an end of a connection that the peer confirms
  *   batch.c          the paper's batch interface
  */
 #ifndef TE_PARTS_H
@@ -106,12 +108,19 @@ ms_status te_notes_open(te_notes **notes);
 void te_notes_close(te_notes *notes);
 void te_notes_install(te_engine *engine); /* NOTIFY */
 
+/* ---- cut.c ----------------------------------------------------------------------------------------------- */
+void te_cuts_install(te_engine *engine); /* CUT */
+
 /* ---- scope.c --------------------------------------------------------------------------------------------- */
 typedef struct te_scope {
     pthread_mutex_t lock;
     bool is_cancelled;
     te_connection *connections; /* checked out by threads in it */
+    struct te_carry *carries;   /* that a thread in it waits for */
 } te_scope;
+/* A cancel of the scope cancels it, from now (also when it has been cancelled already) until it is removed. */
+void te_scope_add_carry(te_scope *scope, struct te_carry *carry);
+void te_scope_remove_carry(te_scope *scope, struct te_carry *carry);
 void te_scope_open(te_scope *scope);
 void te_scope_close(te_scope *scope);
 /* The calling thread is in `scope` (NULL: in none) until it enters the one returned. */

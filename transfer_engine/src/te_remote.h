@@ -25,6 +25,6 @@ typedef struct te_piece {
 /* Moves the pending pieces, over any path that is left, until the deadline or until `scope` is cancelled.  On return
  * every piece has a status and no attempt can touch local memory. */
 void te_remote_move(te_remote *remote, te_opcode opcode, te_piece *pieces, size_t count,
-                    te_scope *scope, int64_t deadline_ns);
+                    const te_transfer_options *options, te_scope *scope, int64_t deadline_ns);
 
 #endif

@@ -93,6 +93,7 @@ from mooncake_store.protocol.frames.tasks import (
 )
 from mooncake_store.protocol.frames.transfer import (
     Attached,
+    Cut,
     Notify,
     ReadItem,
     ReadRequest,
@@ -146,6 +147,7 @@ __all__ = [
     "Copy",
     "Counter",
     "Counters",
+    "Cut",
     "Empty",
     "EndItem",
     "Event",

@@ -40,6 +40,7 @@ from mooncake_store.protocol.frames.storage import (
 from mooncake_store.protocol.frames.tasks import TaskOrder, TasksAnswer, TasksRequest
 from mooncake_store.protocol.frames.transfer import (
     Attached,
+    Cut,
     Notify,
     ReadRequest,
     Regions,
@@ -63,6 +64,7 @@ REQUESTS: dict[Method, type[Body]] = {
     Method.SHARE: Share,
     Method.UNSHARE: SegmentNumber,
     Method.NOTIFY: Notify,
+    Method.CUT: Cut,
     Method.EXISTS_KEYS: Hashes,
     Method.LOOKUP: Hashes,
     Method.MATCH_PREFIX: Match,
@@ -113,6 +115,7 @@ ANSWERS: dict[Method, type[Body]] = {
     Method.SHARE: SegmentNumber,
     Method.UNSHARE: Empty,
     Method.NOTIFY: Empty,
+    Method.CUT: Cut,
     Method.EXISTS_KEYS: Empty,
     Method.LOOKUP: Locations,
     Method.MATCH_PREFIX: Locations,

@@ -21,6 +21,7 @@ from mooncake_store.protocol.frames.basics import (
 
 __all__ = [
     "Attached",
+    "Cut",
     "Notify",
     "ReadItem",
     "ReadRequest",
@@ -288,6 +289,15 @@ class Notify(Body):
     @classmethod
     def read(cls, reader: Reader) -> Notify:
         return cls(reader.string(NAME_BYTES_MAX), reader.string(NOTIFY_BYTES_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut(Body):
+    """CUT and its answer: 0 asks for this connection's token, a token closes what it belongs to."""
+
+    token: int
+
+    LAYOUT: ClassVar[Layout] = Layout("", "token:Q")
 
 
 @dataclass(frozen=True, slots=True)

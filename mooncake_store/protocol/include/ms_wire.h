@@ -82,6 +82,7 @@ enum ms_method {
     MS_SHARE = 0x14,  /* unix socket only: the client's memfd, which WRITE may name as source */
     MS_UNSHARE = 0x15,
     MS_NOTIFY = 0x16, /* application message between engines */
+    MS_CUT = 0x17,    /* close another connection of the asker, for certain */
     /* client -> master */
     MS_EXISTS_KEYS = 0x20,
     MS_LOOKUP = 0x21,
@@ -709,7 +710,9 @@ _Static_assert(sizeof(ms_write_item) == 56, "wire");
 
 /* OPEN_SEGMENT: empty body.  Answer: list of ms_region, each with a string after it (where it is: "cpu:0"), then
  * strings: the engine's topology as JSON, or empty; the path of its Unix socket, or empty.
- * NOTIFY: one-way or request; body = strings name, message; answer empty. */
+ * NOTIFY: one-way or request; body = strings name, message; answer empty.
+ * CUT: body = u64: 0 asks for the token of this connection, a token has the connection that it belongs to closed.  Answer:
+ * u64, the token; then nothing that was sent over that connection is carried out any more. */
 typedef struct ms_region {
     uint64_t address; /* at that engine: what te_transfer_request.remote_offset counts in */
     uint64_t length;

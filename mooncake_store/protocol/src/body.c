@@ -338,6 +338,7 @@ static const form forms[] = {
     [MS_SHARE] = {valid_eight, valid_eight, false},
     [MS_UNSHARE] = {valid_eight, valid_empty, false},
     [MS_NOTIFY] = {valid_notify, valid_empty, false},
+    [MS_CUT] = {valid_eight, valid_eight, false},
     [MS_EXISTS_KEYS] = {valid_hashes, valid_empty, false},
     [MS_LOOKUP] = {valid_hashes, valid_locations, false},
     [MS_MATCH_PREFIX] = {valid_match, valid_locations, false},
