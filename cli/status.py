@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,9 @@ from mooncake_store.cli.options import DURATION, Access, client_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.cli.snapshot import Snapshot, take
 from mooncake_store.errors import ClusterError
+
+if TYPE_CHECKING:
+    from mooncake_store.client import Client, Task
 
 LEADER_TIMEOUT_S = 2.0
 
@@ -44,6 +49,26 @@ def storage_lines(snapshot: Snapshot) -> list[str]:
     return lines
 
 
+def stuck_repair(store: Client, snapshot: Snapshot) -> Task | None:
+    """Return the last repair, if it has ended and could not make all missing replicas."""
+    if not snapshot.count("replicas_short"):
+        return None
+    repairs = [task for task in store.tasks() if task.kind == "repair"]  # the newest first
+    if not repairs or not repairs[0].has_ended or not repairs[0].objects_failed:
+        return None
+    return store.task(repairs[0].id)
+
+
+def repair_line(repair: Task) -> str:
+    """Return what is to be said of a repair that could not do all."""
+    reasons = Counter(failure.reason for failure in repair.failures)
+    why = ", ".join(reason for reason, _ in reasons.most_common(3)) or "nobody said why"
+    return (
+        f"warning  repair could not help {repair.objects_failed:,} objects ({printable(why)}): it "
+        f"tries again when servers come or go, and every ten minutes; `tasks show {repair.id}`"
+    )
+
+
 def text_of(
     snapshot: Snapshot,
     target: str,
@@ -51,6 +76,7 @@ def text_of(
     is_verbose: bool,
     leader: str | None = None,
     epoch: int = 0,
+    repair: Task | None = None,
 ) -> str:
     """Return a snapshot for people."""
     size = approximate_size
@@ -92,6 +118,8 @@ def text_of(
     if snapshot.servers:
         lines += ["", *aligned(rows)]
     lines += storage_lines(snapshot)
+    if repair is not None:
+        lines.append(repair_line(repair))
     if is_verbose:
         counters = [[name, f"{value:,}"] for name, value in snapshot.counters.items()]
         lines += ["", *aligned([["COUNTER", "VALUE"], *counters])]
@@ -115,16 +143,28 @@ def command(output: Output, access: Access, watch: float | None) -> int:
             snapshot = take(store, time.monotonic())
             leader = leader_of(access.target.master, LEADER_TIMEOUT_S)
             epoch = store.statistics().epoch
+            repair = stuck_repair(store, snapshot)
             if output.is_json:
                 master = {
                     "address": access.target.shown, "origin": access.target.origin,
                     "leader": leader, "epoch": epoch,
                 }  # fmt: skip
-                output.document({"master": master, **snapshot.document()})
+                stuck = None
+                if repair is not None:
+                    reasons = sorted({failure.reason for failure in repair.failures})
+                    stuck = {
+                        "task": repair.id, "objects": repair.objects_failed, "reasons": reasons,
+                    }  # fmt: skip
+                output.document({"master": master, **snapshot.document(), "repair_stuck": stuck})
             else:
                 verbose = output.verbosity > 0
                 text = text_of(
-                    snapshot, output.target, is_verbose=verbose, leader=leader, epoch=epoch
+                    snapshot,
+                    output.target,
+                    is_verbose=verbose,
+                    leader=leader,
+                    epoch=epoch,
+                    repair=repair,
                 )
                 print(text, flush=True)
                 if not snapshot.servers:

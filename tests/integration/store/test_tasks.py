@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from mooncake_store.cli.snapshot import take
+from mooncake_store.cli.status import repair_line, stuck_repair
 from mooncake_store.client import Client, Task
 from mooncake_store.config import MIB
 from mooncake_store.errors import ObjectTooLargeError, StoreError, UnavailableError
@@ -156,6 +158,25 @@ def test_what_a_killed_server_held_is_copied_again(host: Host) -> None:
         for key in keys:
             assert nodes_of(client, key) == ["a", "b"]
         all_there(client, keys)
+
+
+def test_status_says_what_repair_cannot_do_until_it_can(host: Host) -> None:
+    master = host.master(repair_delay_ms=300)
+    for name in ("a", "b"):
+        host.server(master, name=name)
+    with Client(master.address, strict=True) as client:
+        wait_ready(client, 2)
+        assert stuck_repair(client, take(client, 0.0)) is None
+        for key in ("one", "two"):
+            assert client.put(key, b"v", replicas=3)  # wants three, has two
+        wait_until(lambda: stuck_repair(client, take(client, 0.0)) is not None)
+        stuck = stuck_repair(client, take(client, 0.0))
+        assert stuck is not None and stuck.objects_failed == 2
+        line = repair_line(stuck)
+        assert "2 objects (no other store server can take it)" in line and stuck.id in line
+        host.server(master, name="c")
+        wait_until(lambda: nodes_of(client, "one") == nodes_of(client, "two") == ["a", "b", "c"])
+        wait_until(lambda: stuck_repair(client, take(client, 0.0)) is None)
 
 
 def test_a_put_that_no_server_takes_says_why(host: Host) -> None:
