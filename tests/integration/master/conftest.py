@@ -456,3 +456,18 @@ def until() -> Callable[..., None]:
 @pytest.fixture
 def closed() -> type[Closed]:
     return Closed
+
+
+@pytest.fixture
+def master(bench: Any) -> Any:
+    return bench.master()
+
+
+@pytest.fixture
+def client(bench: Any, master: Any) -> Any:
+    return bench.client(master)
+
+
+@pytest.fixture
+def server(bench: Any, master: Any, client: Any) -> Any:
+    return bench.ready_server(master, client)
