@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "forget": ("forget", "let a store server that is gone be a member no more"),
     "ready": ("ready", "exit 0 when the store can serve"),
     "bench": ("benchmark", "measure this machine and the store"),
+    "sim": ("simulate", "replay a trace against a modelled cluster"),
     "doctor": ("doctor", "check this machine for what the store needs"),
     "config": ("configuration", "show, check and explain settings"),
     "completion": ("completion", "print the completion script of a shell"),
@@ -55,7 +56,7 @@ GROUPS = {
     "Objects": ("put", "get", "cat", "ls", "stat", "explain", "rm", "replicate", "move", "pin"),
     "Processes": ("master", "server"),
     "Operate": (
-        "status", "top", "drain", "tasks", "forget", "ready", "bench", "doctor", "config",
+        "status", "top", "drain", "tasks", "forget", "ready", "bench", "sim", "doctor", "config",
         "completion", "help", "version",
     ),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from mooncake_store._native import ffi, lib
 from mooncake_store.errors import LimitError, RequestError
@@ -92,10 +93,10 @@ class PrefixIndex:
         self.instances = instances
         self.tiers = tiers
         self.blocks_max = blocks_max
-        self._matches = ffi.new("cd_match[]", instances)
+        self._matches: Any = ffi.new("cd_match[]", instances)
         # Three counts an instance; read at once, because cffi's own access to structs is slow.
         self._counts = memoryview(ffi.buffer(self._matches)).cast("I")
-        self._words = ffi.new("uint64_t[]", (instances + 63) // 64)
+        self._words: Any = ffi.new("uint64_t[]", (instances + 63) // 64)
 
     @staticmethod
     def bytes_per_block(instances: int, tiers: int = 3) -> int:
@@ -153,7 +154,7 @@ class PrefixIndex:
         size = ffi.sizeof("cd_event")
         if len(events) % size:
             raise RequestError(f"an event has {size} bytes: {len(events)} are not whole ones")
-        array = ffi.from_buffer("cd_event[]", events)
+        array: Any = ffi.from_buffer("cd_event[]", events)
         return int(lib.cd_index_apply(self._handle, array, len(events) // size))
 
     def match(self, keys: bytes) -> list[PrefixMatch]:
@@ -195,7 +196,7 @@ class PrefixIndex:
         ]
 
     def _fill(self, keys: bytes) -> None:
-        array = ffi.from_buffer("cd_key[]", keys)
+        array: Any = ffi.from_buffer("cd_key[]", keys)
         lib.cd_index_match(self._handle, array, self._count(keys), self._matches)
 
     def _change(self, instance: int, keys: bytes, tier: Tier) -> tuple[object, ...]:

@@ -1,0 +1,397 @@
+"""`mooncake-store sim`: replay a trace against a modelled cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mooncake_store.cli.bench.command import Progress
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.interrupts import raise_if_interrupted
+from mooncake_store.cli.options import output_options
+from mooncake_store.cli.output import Output, aligned, approximate_size, printable
+from mooncake_store.cli.trace_file import SAMPLE
+from mooncake_store.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mooncake_store.conductor.report import Report
+    from mooncake_store.conductor.sim_config import SimConfig
+
+__all__ = ["command"]
+
+
+class _Shown:
+    """Progress that a quiet command does not have, and where Ctrl-C is noticed."""
+
+    def __init__(self, output: Output) -> None:
+        self._progress = None if output.is_quiet else Progress()
+
+    def __call__(self, step: str, done: float) -> None:
+        raise_if_interrupted()
+        if self._progress:
+            self._progress(step, done)
+
+    def clear(self) -> None:
+        if self._progress:
+            self._progress.clear()
+
+
+def _changes(settings: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """Return `table.name=value` flags by table."""
+    tables: dict[str, dict[str, str]] = {}
+    for text in settings:
+        name, separator, value = text.partition("=")
+        table, dot, field = name.partition(".")
+        if not (separator and dot and field):
+            raise ConfigError(
+                f"--set {text!r}: write TABLE.NAME=VALUE, as in cluster.prefill_nodes=16"
+            )
+        tables.setdefault(table.strip(), {})[field.strip()] = value.strip()
+    return tables
+
+
+def _config(cluster: Path | None, settings: tuple[str, ...], **flags: Any) -> SimConfig:
+    from mooncake_store.conductor.sim_config import TABLES, SimConfig
+
+    tables: dict[str, dict[str, Any]] = dict(_changes(settings))
+    unknown = sorted(set(tables) - set(TABLES))
+    if unknown:
+        raise ConfigError(f"--set: there is no table {unknown[0]!r}: {', '.join(TABLES)}")
+    for name, value in flags.items():
+        table = "scheduler" if name in ("policy", "admission") else "replay"
+        if value is not None:
+            tables[table] = {**tables.get(table, {}), name: value}
+    return SimConfig.read(cluster, tables)
+
+
+def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--set", "settings", multiple=True, metavar="TABLE.NAME=VALUE",
+            help="a setting of the cluster file; repeatable (`sim settings` lists them)",
+        ),
+        click.option("--limit", type=click.IntRange(1), help="only the first requests"),
+        click.option("--seed", type=click.IntRange(0), help="of everything that is drawn"),
+        click.option(
+            "--cluster", type=click.Path(path_type=Path), metavar="FILE",
+            help="cluster, model, SLOs and policies (TOML)",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return click.argument("trace", type=click.Path(path_type=Path), required=False)(
+        output_options(function)
+    )
+
+
+def _milliseconds(value_s: float) -> str:
+    return f"{value_s * 1e3:.0f} ms"
+
+
+def _text(found: Report, title: str, elapsed_s: float) -> str:
+    share = found.good / found.requests
+    t, b, w = found.ttft_s, found.tbt_s, found.fetch_wait_s
+    lines = [
+        printable(title),
+        f"requests   {found.requests:,}: {found.finished:,} finished, {found.good:,} within both "
+        f"SLOs ({share:.1%}, {found.goodput_per_s:.2f} a second)",
+        f"refused    {found.rejected_prefill:,} for the TTFT, {found.rejected_decode:,} for the "
+        f"decode pool, {found.rejected_late:,} after their prefill",
+        f"TTFT       mean {t.mean:.2f} s, p50 {t.p50:.2f}, p90 {t.p90:.2f}, p99 {t.p99:.2f}, "
+        f"most {t.max:.2f}",
+        f"TBT        mean {_milliseconds(b.mean)}, p50 {_milliseconds(b.p50)}, p99 "
+        f"{_milliseconds(b.p99)} (each request's longest tenth of gaps)",
+        f"hits       {found.hit_tokens:.1%} of tokens ({found.hit_tokens_local:.1%} on the spot, "
+        f"at most {found.hit_tokens_max:.1%}), {found.hit_blocks:.1%} of whole blocks",
+        f"prefill    {found.prefill_gpu_s:,.0f} node seconds, {found.prefill_gpu_s_per_request:.2f}"
+        f" a request, {found.wasted_gpu_s:,.0f} wasted; nodes {found.prefill_busy:.0%} busy",
+        f"moved      {approximate_size(found.fetched_bytes)} fetched, "
+        f"{approximate_size(found.replicated_bytes)} copied ahead; p99 of waiting "
+        f"{_milliseconds(w.p99)}",
+        f"load       prefill {found.prefill_load:.2f} ± {found.prefill_load_deviation:.2f}, decode "
+        f"{found.decode_load:.2f} ± {found.decode_load_deviation:.2f}, correlation "
+        f"{found.load_correlation:+.2f}",
+        f"replicas   {found.top_replicas:.1f} of each of the hottest blocks at the end",
+        f"simulated  in {elapsed_s:.2f} s, {found.requests / max(elapsed_s, 1e-9):,.0f} requests a "
+        "second",
+    ]
+    return "\n".join(lines)
+
+
+@click.group(name="sim")
+def command() -> None:
+    """Replay a request trace against a modelled cluster: which policies, how many nodes.
+
+    docs/scheduling.md explains model and policies.
+    """
+
+
+@command.command()
+@_shared
+@click.option("--policy", metavar="NAME", help="random, least-load, local, global, ours, ...")
+@click.option("--admission", metavar="NAME", help="all, baseline, early, predicted, forecast, ...")
+@click.option("--speed", type=float, metavar="X", help="arrivals so many times as fast")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="PNG, PDF or SVG")
+def run(
+    output: Output, trace: Path | None, cluster: Path | None, settings: tuple[str, ...],
+    limit: int | None, seed: int | None, policy: str | None, admission: str | None,
+    speed: float | None, plot: Path | None,
+) -> int:  # fmt: skip
+    """Replay a trace once; without one, the sample that ships.
+
+    \b
+    mooncake-store sim run
+    mooncake-store sim run trace.jsonl --policy global --speed 2 --plot global.png
+    """
+    from mooncake_store.conductor.report import report
+    from mooncake_store.conductor.simulation import simulate
+    from mooncake_store.conductor.trace import load_trace
+
+    config = _config(cluster, settings, policy=policy, admission=admission, speed=speed, seed=seed)
+    shown = _Shown(output)
+    loaded = load_trace(trace or SAMPLE, limit=limit)
+    began = time.perf_counter()
+    replay = simulate(loaded, config, lambda done: shown("replay", done))
+    elapsed_s = time.perf_counter() - began
+    shown.clear()
+    found = report(replay)
+    if plot:
+        from mooncake_store.conductor.plots import plot_replay
+
+        plot_replay(replay, plot)
+    document = {
+        "trace": str(trace or SAMPLE), "config": _document(config), "elapsed_seconds": elapsed_s,
+        **found.document(), "samples": replay.samples if output.verbosity else None,
+    }  # fmt: skip
+    title = (
+        f"{loaded.name} at {config.replay.speed:g}x: {config.cluster.prefill_nodes}P+"
+        f"{config.cluster.decode_nodes}D, policy {config.scheduler.policy}, admission "
+        f"{config.scheduler.admission}"
+    )
+    output.result(document, _text(found, title, elapsed_s))
+    return ExitCode.OK
+
+
+def _document(config: SimConfig) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from mooncake_store.conductor.report import without_nan
+
+    return without_nan(asdict(config))
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+@command.command()
+@_shared
+@click.option(
+    "--policies", default="random,least-load,local,global,ours", show_default=True, metavar="LIST"
+)
+@click.option("--admissions", default="", metavar="LIST", help="each with each policy")
+@click.option("--speeds", default="1", show_default=True, metavar="LIST")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="runs of each; means are shown, and the spread of the mean TTFT",
+)
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="PNG, PDF or SVG")
+def compare(
+    output: Output, trace: Path | None, cluster: Path | None, settings: tuple[str, ...],
+    limit: int | None, seed: int | None, policies: str, admissions: str, speeds: str, seeds: int,
+    plot: Path | None,
+) -> int:  # fmt: skip
+    """Replay a trace under several policies, side by side.
+
+    \b
+    mooncake-store sim compare trace.jsonl --speeds 1,1.5,2 --plot curves.png
+    mooncake-store sim compare trace.jsonl --policies global --admissions baseline,early,forecast
+    """
+    from dataclasses import replace
+
+    from mooncake_store.conductor.report import report
+    from mooncake_store.conductor.sim_config import ADMISSIONS, with_policy
+    from mooncake_store.conductor.simulation import simulate
+    from mooncake_store.conductor.trace import load_trace
+
+    base = _config(cluster, settings, seed=seed)
+    try:
+        multipliers = [float(part) for part in _names(speeds)]
+    except ValueError as error:
+        raise ConfigError(
+            f"--speeds {speeds!r}: numbers with commas between", cause=error
+        ) from error
+    if not multipliers or not all(0.001 <= speed <= 1e6 for speed in multipliers):
+        raise ConfigError("--speeds are at least 0.001 and at most 1000000")
+    wanted = _names(admissions) or [base.scheduler.admission]
+    for name in wanted:
+        if name not in ADMISSIONS:
+            raise ConfigError(f"there is no admission {name!r}: {', '.join(ADMISSIONS)} are known")
+    cases = [
+        (policy, admission, speed)
+        for speed in multipliers
+        for policy in _names(policies)
+        for admission in wanted
+    ]
+    configs = [
+        with_policy(
+            replace(base, replay=replace(base.replay, speed=speed)), policy, admission=admission
+        )
+        for policy, admission, speed in cases
+    ]
+    loaded = load_trace(trace or SAMPLE, limit=limit)
+    shown = _Shown(output)
+    results: list[list[Report]] = []
+    steps = len(configs) * seeds
+    for number, config in enumerate(configs):
+        runs: list[Report] = []
+        for extra in range(seeds):
+            done = number * seeds + extra
+            label = f"{config.scheduler.policy} {extra + 1}/{seeds}"
+            seeded = replace(config, replay=replace(config.replay, seed=base.replay.seed + extra))
+            runs.append(
+                report(simulate(loaded, seeded, lambda part: shown(label, (done + part) / steps)))  # noqa: B023
+            )
+        results.append(runs)
+    shown.clear()
+    if plot:
+        from mooncake_store.conductor.plots import plot_comparison
+
+        plot_comparison(
+            {
+                (f"{policy} {admission}" if len(wanted) > 1 else policy, speed): runs[0]
+                for (policy, admission, speed), runs in zip(cases, results, strict=True)
+            },
+            plot,
+        )
+    if output.is_json:
+        output.document([
+            {"policy": policy, "admission": admission, "speed": speed,
+             "runs": [run.document() for run in runs]}
+            for (policy, admission, speed), runs in zip(cases, results, strict=True)
+        ])  # fmt: skip
+        return ExitCode.OK
+    header = ["SPEED", "POLICY", "ADMISSION", "TTFT", "P50", "P99", "TBT P99", "GOOD", "REFUSED",
+              "LATE", "WASTED", "HITS", "NODE S"]  # fmt: skip
+    rows = [
+        _row(policy, admission, speed, runs)
+        for (policy, admission, speed), runs in zip(cases, results, strict=True)
+    ]
+    if sys.stdout.isatty():
+        print("\n".join(aligned([header, *rows])))
+    else:
+        output.table(rows, header)
+    return ExitCode.OK
+
+
+def _row(policy: str, admission: str, speed: float, runs: list[Report]) -> list[str]:
+    def mean(value: Callable[[Report], float]) -> float:
+        return sum(value(run) for run in runs) / len(runs)
+
+    means = [run.ttft_s.mean for run in runs]
+    spread = f" ±{(max(means) - min(means)) / 2:.2f}" if len(runs) > 1 else ""
+    return [
+        f"{speed:g}", policy, admission, f"{mean(lambda r: r.ttft_s.mean):.2f} s{spread}",
+        f"{mean(lambda r: r.ttft_s.p50):.2f} s", f"{mean(lambda r: r.ttft_s.p99):.2f} s",
+        _milliseconds(mean(lambda r: r.tbt_s.p99)), f"{mean(lambda r: r.good / r.requests):.2%}",
+        f"{mean(lambda r: r.rejected_prefill + r.rejected_decode):,.0f}",
+        f"{mean(lambda r: r.rejected_late):,.0f}", f"{mean(lambda r: r.wasted_gpu_s):,.0f} s",
+        f"{mean(lambda r: r.hit_tokens):.1%}", f"{mean(lambda r: r.prefill_gpu_s):,.0f}",
+    ]  # fmt: skip
+
+
+@command.command()
+@_shared
+@click.option("--policy", metavar="NAME", default="ours", show_default=True)
+@click.option("--speed", type=float, metavar="X", help="arrivals so many times as fast")
+@click.option(
+    "--target",
+    type=float,
+    default=0.99,
+    show_default=True,
+    help="share of requests that meet both SLOs",
+)
+@click.option(
+    "--caches",
+    default="250000,1000000,3000000,10000000",
+    show_default=True,
+    metavar="LIST",
+    help="tokens of KV cache of a prefill node",
+)
+def size(
+    output: Output, trace: Path | None, cluster: Path | None, settings: tuple[str, ...],
+    limit: int | None, seed: int | None, policy: str, speed: float | None, target: float,
+    caches: str,
+) -> int:  # fmt: skip
+    """Find the smallest cluster that meets the SLOs, for several sizes of DRAM.
+
+    \b
+    mooncake-store sim size trace.jsonl --target 0.99 --set slo.ttft=10s
+    """
+    from mooncake_store.conductor.sizing import sizes
+    from mooncake_store.conductor.trace import load_trace
+
+    config = _config(cluster, settings, policy=policy, speed=speed, seed=seed)
+    try:
+        tokens = tuple(int(part) for part in _names(caches))
+    except ValueError as error:
+        raise ConfigError(f"--caches {caches!r}: whole numbers of tokens", cause=error) from error
+    if not tokens or min(tokens) < 0:
+        raise ConfigError("--caches are numbers of tokens, 0 or more")
+    loaded = load_trace(trace or SAMPLE, limit=limit)
+    shown = _Shown(output)
+    tried = 0
+
+    def progress(step: str) -> None:
+        nonlocal tried
+        tried += 1
+        shown(f"{step} ({tried} tried)", 0.0)
+
+    found = list(sizes(loaded, config, target=target, cache_tokens=tokens, progress=progress))
+    shown.clear()
+    if output.is_json:
+        output.document([
+            {"cache_tokens": one.cache_tokens, "dram_bytes": one.dram_bytes,
+             "prefill_nodes": one.prefill_nodes, "decode_nodes": one.decode_nodes,
+             "attainment": one.attainment, **one.report.document()}
+            for one in found
+        ])  # fmt: skip
+        return ExitCode.OK
+    header = ["CACHE", "DRAM A NODE", "PREFILL", "DECODE", "GOOD", "TTFT P99", "HITS", "BUSY"]
+    rows = [
+        [
+            f"{one.cache_tokens:,}" if one.cache_tokens else "no bound",
+            approximate_size(one.dram_bytes) if one.cache_tokens else "-",
+            str(one.prefill_nodes), str(one.decode_nodes), f"{one.attainment:.2%}",
+            f"{one.report.ttft_s.p99:.2f} s", f"{one.report.hit_tokens:.1%}",
+            f"{one.report.prefill_busy:.0%}",
+        ]
+        for one in found
+    ]  # fmt: skip
+    output.table(rows, header)
+    if len(found) < len(tokens):
+        output.note("some sizes of cache reach the target with no number of nodes that was tried")
+    return ExitCode.OK
+
+
+@command.command()
+@output_options
+def settings(output: Output) -> int:
+    """Print a cluster file with every setting at its default and its reason.
+
+    \b
+    mooncake-store sim settings > cluster.toml
+    """
+    from mooncake_store.conductor.sim_config import cluster_example
+
+    text = cluster_example()
+    output.result({"settings": text}, text.rstrip())
+    return ExitCode.OK

@@ -1,0 +1,145 @@
+/* Decisions of the scheduler, as functions of what is known of the instances: nothing here keeps state, reads a clock
+ * or draws a random number.  docs/scheduling.md explains each rule and names its source. */
+#ifndef CD_POLICY_H
+#define CD_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* begin cdef */
+/* Predicted times of one kind of instance; units as in the Python classes of the same terms. */
+typedef struct cd_cost {
+    double prefill_base_s, prefill_token_s, prefill_pair_s;
+    double decode_base_s, decode_request_s, decode_token_s;
+    double kv_bytes_per_token, nic_bytes_per_s, transfer_latency_s;
+    uint32_t group_nodes;  /* X of a chunked pipeline; 1: none */
+    uint32_t chunk_tokens; /* of that pipeline */
+    bool is_balanced;      /* its chunks take equally long */
+} cd_cost;
+
+/* One node's work on a prefill; what a group takes until the first token; how long its first stage is taken. */
+double cd_prefill_work_s(const cd_cost *cost, double tokens, double prefix_tokens);
+double cd_prefill_s(const cd_cost *cost, double tokens, double prefix_tokens);
+double cd_decode_s(const cd_cost *cost, double batch, double context_tokens);
+double cd_transfer_s(const cd_cost *cost, double tokens, double queued_bytes);
+
+enum {
+    CD_RANDOM = 0,
+    CD_LEAST_TIME = 1,
+    CD_LEAST_COUNT = 2,
+    CD_LOCAL = 3,
+    CD_GLOBAL = 4,
+    CD_EARLIEST = 5
+};
+
+typedef struct cd_selection {
+    uint32_t rule;
+    double
+        balancing_threshold; /* CD_GLOBAL: fetch if the best prefix is longer by more than this factor; >= 1 */
+    bool compares_costs; /* CD_GLOBAL: and only if fetching takes less than computing */
+    bool
+        overlaps; /* the transfer runs while the request waits: max(queue, transfer), not their sum */
+    double work_weight; /* CD_EARLIEST: seconds of TTFT that a second of computing counts as */
+    double
+        copy_weight; /* CD_EARLIEST: the same of a second of transfer: a copy costs others their cache */
+} cd_selection;
+
+/* What the scheduler knows of a prefill instance. */
+typedef struct cd_prefill_view {
+    double queue_s; /* predicted time until all that goes before the request has been computed */
+    double
+        behind; /* requests that wait already and would wait for this one: its queue is not in order of arrival */
+    double ready_s; /* until the last block of its prefix is computed; CD_EARLIEST looks at it */
+    double egress_bytes; /* that it has to send yet */
+    uint32_t requests;   /* on it */
+    uint32_t prefix_tokens;
+    bool is_closed; /* takes nothing new: leaving, or not heard of */
+} cd_prefill_view;
+
+typedef struct cd_prefill_choice {
+    int32_t instance;
+    int32_t source; /* whom to fetch from; -1: nobody */
+    uint32_t prefix_tokens, transfer_tokens;
+    double queue_s, transfer_s, prefill_s, ttft_s;
+} cd_prefill_choice;
+
+/* The prefill instance of a request; false: all are closed.  `turn` is where to begin, so that ties go round; for
+ * CD_RANDOM it is the random number. */
+bool cd_choose_prefill(const cd_selection *selection, const cd_cost *cost, uint32_t tokens,
+                       const cd_prefill_view *views, uint32_t count, uint64_t turn,
+                       cd_prefill_choice *choice);
+
+typedef struct cd_decode_limits {
+    double tbt_slo_s;
+    double capacity_tokens;
+    double batch_max;
+} cd_decode_limits;
+
+/* What the scheduler knows of a decode instance.  Promised: chosen for it, still in prefill. */
+typedef struct cd_decode_view {
+    double batch, context_tokens, reserved_tokens;
+    double promised, promised_tokens;
+    bool is_closed;
+} cd_decode_view;
+
+typedef struct cd_decode_choice {
+    int32_t instance;
+    double tbt_s;
+    double
+        load; /* of the scarcest: TBT, memory, batch; above 1: it does not keep the SLO or has no room */
+} cd_decode_choice;
+
+double cd_decode_load(const cd_cost *cost, const cd_decode_limits *limits, double batch,
+                      double context_tokens, double reserved_tokens);
+/* The least loaded with the request added; false: all are closed. */
+bool cd_choose_decode(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
+                      double expected_output, const cd_decode_view *views, uint32_t count,
+                      uint64_t turn, cd_decode_choice *choice);
+
+enum {
+    CD_ADMIT_ALL = 0,
+    CD_ADMIT_BASELINE = 1,
+    CD_ADMIT_EARLY = 2,
+    CD_ADMIT_PREDICTED = 3,
+    CD_ADMIT_ORACLE = 4,
+    CD_ADMIT_FORECAST = 5
+};
+
+/* A request that was accepted and is not through. */
+typedef struct cd_flight {
+    double begin_s;    /* when its decoding began, or is predicted to */
+    double tokens;     /* its context now */
+    double generated;  /* tokens so far */
+    double output;     /* tokens in all: only the oracle looks at it */
+    uint32_t instance; /* of decoding */
+} cd_flight;
+
+typedef struct cd_forecast {
+    double now_s, at_s; /* at_s: when this request's prefill ends, as predicted */
+    double decode_s;    /* CD_ADMIT_PREDICTED: the one time that decoding takes, of all requests */
+    const double
+        *survival; /* CD_ADMIT_FORECAST: share of answers longer than i bins, falling from 1 */
+    uint32_t survival_bins;
+    double bin_tokens;
+    double margin;       /* CD_ADMIT_FORECAST: standard deviations of the batch to allow for */
+    double joins_per_s;  /* CD_ADMIT_FORECAST: requests accepted lately */
+    double join_delay_s; /* ... what one takes from arrival to decoding */
+    double join_tokens;  /* ... and its context */
+} cd_forecast;
+
+/* The decode pool's load with the request added: now (mean over the instances), and at forecast->at_s (PREDICTED: mean,
+ * requests spread evenly; ORACLE and FORECAST: of the least loaded instance, which is told). */
+double cd_pool_load(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
+                    const cd_decode_view *views, uint32_t count);
+double cd_pool_load_at(uint32_t rule, const cd_cost *cost, const cd_decode_limits *limits,
+                       uint32_t tokens, double expected_output, const cd_decode_view *views,
+                       uint32_t count, const cd_flight *flights, size_t flight_count,
+                       const cd_forecast *forecast, int32_t *instance);
+
+/* How many replicas a block wants that is read so often: each serves `share` of a NIC at most. */
+uint32_t cd_wanted_replicas(double reads_per_s, double block_bytes, double nic_bytes_per_s,
+                            double share, uint32_t instances);
+/* end cdef */
+
+#endif

@@ -1,0 +1,310 @@
+"""What a simulation is told: cluster, model, service levels and policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mooncake_store.config import load, read_file, setting, settings_of
+from mooncake_store.errors import ConfigError
+
+__all__ = [
+    "ADMISSIONS",
+    "EVICTIONS",
+    "LOADINGS",
+    "ORDERS",
+    "POLICIES",
+    "SELECTIONS",
+    "TABLES",
+    "SimConfig",
+    "cluster_example",
+    "with_policy",
+]
+
+SELECTIONS = ("random", "least-time", "least-count", "local", "global", "earliest")
+"""In the order of the C enum."""
+ADMISSIONS = ("all", "baseline", "early", "predicted", "oracle", "forecast")
+"""In the order of the C enum."""
+EVICTIONS = ("lru", "lfu", "length-aware-tail", "length-aware-head")
+ORDERS = ("fcfs", "fcfs-ready", "shortest")
+LOADINGS = ("hidden", "serial", "layerwise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """[cluster]: the machines."""
+
+    prefill_nodes: int = setting(8, "nodes that prefill", minimum=1, maximum=1024)
+    decode_nodes: int = setting(8, "nodes that decode", minimum=1, maximum=1024)
+    group_nodes: int = setting(
+        1, "prefill nodes that share a long prompt as a pipeline (X of chunked pipeline "
+        "parallelism); prefill_nodes is a multiple of it", minimum=1, maximum=64,
+    )  # fmt: skip
+    cache_tokens: int = setting(
+        3_000_000, "tokens of KV cache that the DRAM of a prefill node holds (3 M is 1 TB for "
+        "LLaMA3-70B); 0: without bound", minimum=0,
+    )  # fmt: skip
+    block_tokens: int = setting(
+        512, "tokens of a block; the published traces have 512", minimum=1, maximum=65536
+    )
+    nic_bytes_per_s: float = setting(
+        100e9, "bandwidth of a node's network, each way: 100 GB is 800 Gbps", minimum=1
+    )
+    transfer_latency_s: float = setting(0.001, "of a transfer, whatever its size", minimum=0)
+    load_bytes_per_s: float = setting(
+        128e9, "host to device, for a cached prefix; Table 1", minimum=1
+    )
+    store_bytes_per_s: float = setting(
+        48e9, "device to host, for new blocks: about figure 7 of arXiv 2407.00079", minimum=1
+    )
+    loading: str = setting(
+        "layerwise", "how loads and stores overlap computation; hidden: they cost nothing",
+        choices=LOADINGS,
+    )  # fmt: skip
+    decode_capacity_tokens: int = setting(
+        1_300_000, "tokens of KV cache that a decode node has room for: 8 x 80 GB x 0.9 less the "
+        "weights of 70 B parameters", minimum=1,
+    )  # fmt: skip
+    decode_batch_max: int = setting(
+        256, "requests in a decode batch; the papers give no limit", minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """[model]: how long things take.  Defaults: LLaMA3-70B on 8 A800, fitted to the papers."""
+
+    prefill_base_s: float = setting(0.0, "constant of the prefill polynomial", minimum=0)
+    prefill_token_us: float = setting(115.0, "microseconds per computed token (c1)", minimum=0)
+    prefill_pair_ns: float = setting(
+        0.733, "nanoseconds per n^2 - p^2 (c2), of attention", minimum=0
+    )
+    decode_base_s: float = setting(0.027, "of an iteration, whatever the batch", minimum=0)
+    decode_request_us: float = setting(0.0, "microseconds per request of the batch", minimum=0)
+    decode_token_ns: float = setting(
+        40.0, "nanoseconds per token of context in the batch; the papers' figures give 30 to 55",
+        minimum=0,
+    )  # fmt: skip
+    kv_bytes_per_token: int = setting(327_680, "over all layers", minimum=1)
+    layers: int = setting(80, "of the model", minimum=1)
+    hop_bytes_per_token: int = setting(
+        16_384, "activations of a token between the stages of a pipeline: width x 2", minimum=0
+    )
+    chunk_tokens: int = setting(
+        8192, "prefill_chunk; the papers say above 1000", minimum=1, maximum=1 << 30
+    )
+    chunks: str = setting(
+        "balanced", "how a prompt is cut for a pipeline", choices=("equal", "balanced")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloConfig:
+    """[slo]: what a request wants."""
+
+    ttft_s: float = setting(30.0, "until the first token; of the papers", minimum=0.001)
+    tbt_s: float = setting(
+        0.1, "between tokens: mean of a request's longest tenth; of the papers", minimum=0.0001
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """[scheduler]: the policies and what they believe."""
+
+    policy: str = setting(
+        "global", "a named set of the settings below; what is set beside it beats it"
+    )
+    selection: str = setting("global", "choice of the prefill instance", choices=SELECTIONS)
+    balancing_threshold: float = setting(
+        1.5, "kvcache_balancing_threshold of Algorithm 1: fetch if the best prefix is longer by "
+        "more than this factor; the paper's value is not published", minimum=1,
+    )  # fmt: skip
+    compare_costs: bool = setting(
+        False, "Algorithm 1 fetches only where that takes less than computing; its authors do not"
+    )
+    overlap: bool = setting(
+        False, "count on a transfer to run while the request waits; the paper adds the two"
+    )
+    work_weight: float = setting(
+        0.0, "earliest: seconds of TTFT that a second of computing counts as: it also delays "
+        "whoever comes after", minimum=0,
+    )  # fmt: skip
+    copy_weight: float = setting(
+        0.0, "earliest: the same of a second of transfer: a copy takes cache from others", minimum=0
+    )
+    order: str = setting("fcfs", "of an instance's queue", choices=ORDERS)
+    urgent_s: float = setting(
+        0.0, "shortest: who would miss the TTFT's SLO by waiting so long goes first", minimum=0
+    )
+    aging: float = setting(
+        0.5, "shortest: seconds of computing that a second of waiting makes up for", minimum=0
+    )
+    count_running: bool = setting(
+        True, "the queue time has the rest of the running request in it; the papers do not say"
+    )
+    pin_queued: bool = setting(True, "what a queued request will read is not evicted")
+    keep_fetched: bool = setting(
+        True, "fetched copies stay as long as any block: so hot blocks spread"
+    )
+    touch_source: bool = setting(True, "a fetch counts as a use where it is fetched from")
+    eviction: str = setting("lru", "of the prefill nodes' caches", choices=EVICTIONS)
+    admission: str = setting("all", "who is refused, and when", choices=ADMISSIONS)
+    admission_threshold: float = setting(
+        1.0, "load above which requests are refused; at 1.0 the SLO is just met", minimum=0
+    )
+    decode_time_initial_s: float = setting(
+        10.0, "t_d before any request has finished; then the running mean", minimum=0
+    )
+    output_initial: int = setting(256, "expected answer before any has finished", minimum=1)
+    decode_patience_s: float = setting(
+        0.0, "how long a request that finds its decode node full waits for room before it is "
+        "rejected there; admission `all` waits for ever", minimum=0,
+    )  # fmt: skip
+    forecast_margin: float = setting(
+        0.0,
+        "forecast: standard deviations that the decode batch may exceed its forecast",
+        minimum=0,
+    )
+    error_sigma: float = setting(
+        0.0, "spread of true over predicted prefill time (of its logarithm)", minimum=0, maximum=3
+    )
+    error_bias: float = setting(
+        1.0,
+        "what the scheduler believes of prefill times, over the truth",
+        minimum=0.01,
+        maximum=100,
+    )
+    replicate_interval_s: float = setting(
+        0.0, "how often hot blocks are looked for and copied ahead of demand; 0: never", minimum=0
+    )
+    replicate_share: float = setting(
+        0.02, "share of a NIC that one replica of a block serves at most", minimum=0.000001
+    )
+    replicate_bytes_per_s: float = setting(
+        10e9, "bandwidth that copying ahead of demand may take in all", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """[replay]: how the trace is played."""
+
+    speed: float = setting(1.0, "arrivals so many times as fast", minimum=0.001, maximum=1e6)
+    seed: int = setting(1, "of everything that is drawn", minimum=0)
+    sample_s: float = setting(15.0, "how often loads and replicas are noted; 0: never", minimum=0)
+    top_keys: int = setting(100, "blocks whose replicas are watched", minimum=0, maximum=10_000)
+
+
+_OURS: dict[str, Any] = {
+    "selection": "earliest",
+    "overlap": True,
+    "order": "shortest",
+    "aging": 0.02,
+    "urgent": "5s",
+    "touch_source": False,
+}
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "random": {"selection": "random"},
+    "least-load": {"selection": "least-time"},
+    "least-count": {"selection": "least-count"},
+    "local": {"selection": "local"},
+    "global": {"selection": "global"},
+    "earliest": {"selection": "earliest", "overlap": True},
+    "ours": _OURS,
+}
+"""Named sets of scheduler settings; whatever is set beside the name beats it."""
+
+TABLES: dict[str, type[Any]] = {
+    "cluster": ClusterConfig,
+    "model": ModelConfig,
+    "slo": SloConfig,
+    "scheduler": SchedulerConfig,
+    "replay": ReplayConfig,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SimConfig:
+    """Everything that a simulation is told beside the trace."""
+
+    cluster: ClusterConfig = ClusterConfig()
+    model: ModelConfig = ModelConfig()
+    slo: SloConfig = SloConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    replay: ReplayConfig = ReplayConfig()
+
+    def __post_init__(self) -> None:
+        if self.cluster.prefill_nodes % self.cluster.group_nodes:
+            raise ConfigError(
+                f"{self.cluster.prefill_nodes} prefill nodes make no whole groups of "
+                f"{self.cluster.group_nodes}"
+            )
+
+    @classmethod
+    def read(
+        cls, path: Path | None, flags: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> SimConfig:
+        """Read a cluster file; what it leaves out has its default.
+
+        Args:
+            path: TOML with the tables of `TABLES`; None: defaults.
+            flags: By table, what beats the file.
+
+        Raises:
+            ConfigError: The file or a flag says something that cannot be.
+        """
+        document = read_file(path, TABLES) if path else {}
+        values: dict[str, Any] = {}
+        for name, kind in TABLES.items():
+            given = dict((flags or {}).get(name, {}))
+            table = document.get(name, {})
+            if name == "scheduler":
+                policy = given.get("policy") or table.get("policy", "global")
+                if policy not in POLICIES:
+                    raise ConfigError(
+                        f"there is no policy {policy!r}: {', '.join(POLICIES)} are known"
+                    )
+                document = {**document, name: {**POLICIES[policy], **table}}
+            values[name] = load(
+                kind, name, flags=given, environment={}, document=document, path=path or ""
+            ).values
+        return cls(**values)
+
+
+def with_policy(config: SimConfig, policy: str, **changes: Any) -> SimConfig:
+    """Return the configuration with a named policy, and single settings of the scheduler.
+
+    Raises:
+        ConfigError: There is no such policy.
+    """
+    if policy not in POLICIES:
+        raise ConfigError(f"there is no policy {policy!r}: {', '.join(POLICIES)} are known")
+    fresh = SchedulerConfig()
+    touched = {name for settings in POLICIES.values() for name in settings}
+    named: dict[str, Any] = {}
+    for item in settings_of(SchedulerConfig, "scheduler"):
+        if item.name in POLICIES[policy]:
+            named[item.field] = item.parse(POLICIES[policy][item.name])
+        elif item.name in touched:
+            named[item.field] = getattr(fresh, item.field)
+    named = {**named, **changes, "policy": policy}
+    return replace(config, scheduler=replace(config.scheduler, **named))
+
+
+def cluster_example() -> str:
+    """Return a cluster file in which every setting stands at its default, with its reason."""
+    lines = ["# A cluster for `mooncake-store sim --cluster FILE`: uncomment what you change."]
+    for table, kind in TABLES.items():
+        lines += ["", f"[{table}]"]
+        for item in settings_of(kind, table):
+            lines += ["", f"# {item.help}"]
+            if item.choices:
+                lines.append(f"# One of: {', '.join(item.choices)}.")
+            value = item.format(item.default)
+            is_text = item.kind is str or bool(item.unit)
+            lines.append(f'#{item.name} = "{value}"' if is_text else f"#{item.name} = {value}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,85 @@
+/* Fair sharing: a flow has the smaller of its shares of the sender's and the receiver's NIC. */
+#include "network.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* What is left of a flow that ends just now is rounding: less than a token has. */
+#define NOTHING_BYTES 1.0
+
+bool network_open(network *net, uint32_t nics) {
+    *net = (network){.nics = nics, .next_s = INFINITY};
+    net->bandwidth = calloc(nics, sizeof *net->bandwidth);
+    net->sending = calloc(nics, sizeof *net->sending);
+    net->receiving = calloc(nics, sizeof *net->receiving);
+    net->egress_bytes = calloc(nics, sizeof *net->egress_bytes);
+    return net->bandwidth && net->sending && net->receiving && net->egress_bytes;
+}
+
+void network_close(network *net) {
+    free(net->bandwidth);
+    free(net->sending);
+    free(net->receiving);
+    free(net->egress_bytes);
+    free(net->flows);
+}
+
+void network_advance(network *net, double now_s) {
+    double elapsed_s = now_s - net->now_s;
+    net->now_s = now_s;
+    if (elapsed_s <= 0)
+        return;
+    for (uint32_t i = 0; i < net->count; i++) {
+        flow *one = &net->flows[i];
+        double sent = fmin(one->left_bytes, one->rate * elapsed_s);
+        one->left_bytes -= sent;
+        net->egress_bytes[one->source] = fmax(0, net->egress_bytes[one->source] - sent);
+    }
+}
+
+static void share(network *net) {
+    net->next_s = INFINITY;
+    for (uint32_t i = 0; i < net->count; i++) {
+        flow *one = &net->flows[i];
+        one->rate = fmin(net->bandwidth[one->source] / net->sending[one->source],
+                         net->bandwidth[one->target] / net->receiving[one->target]);
+        net->next_s = fmin(net->next_s, net->now_s + one->left_bytes / one->rate);
+    }
+}
+
+bool network_add(network *net, double now_s, flow added) {
+    if (net->count == net->capacity) {
+        uint32_t more = net->capacity == 0 ? 64 : net->capacity * 2;
+        flow *flows = realloc(net->flows, more * sizeof *flows);
+        if (flows == NULL)
+            return false;
+        net->flows = flows;
+        net->capacity = more;
+    }
+    network_advance(net, now_s);
+    net->flows[net->count++] = added;
+    net->sending[added.source]++;
+    net->receiving[added.target]++;
+    net->egress_bytes[added.source] += added.left_bytes;
+    share(net);
+    return true;
+}
+
+bool network_take(network *net, double now_s, flow *ended) {
+    network_advance(net, now_s);
+    for (uint32_t i = 0; i < net->count; i++) {
+        flow *one = &net->flows[i];
+        if (one->left_bytes > NOTHING_BYTES)
+            continue;
+        *ended = *one;
+        net->sending[one->source]--;
+        net->receiving[one->target]--;
+        net->flows[i] = net->flows[--net->count];
+        if (net->sending[ended->source] == 0)
+            net->egress_bytes[ended->source] = 0; /* no rounding is kept */
+        share(net);
+        return true;
+    }
+    share(net);
+    return false;
+}

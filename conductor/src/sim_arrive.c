@@ -1,0 +1,283 @@
+/* A request arrives: look up, choose, admit, and note the decision in queues and caches at once. */
+#include <math.h>
+#include <string.h>
+
+#include "sim.h"
+
+static uint32_t usable_tokens(const cd_sim *sim, const sim_request *request, uint32_t blocks) {
+    uint32_t tokens = blocks * sim->config.block_tokens;
+    return tokens < request->tokens ? tokens : request->tokens - 1; /* one token is computed */
+}
+
+/* When the last block of a prefix is predicted to be at an instance; 0: it is there. */
+static double prefix_end_s(const cd_sim *sim, const sim_request *request, uint32_t instance,
+                           uint32_t blocks) {
+    if (blocks == 0)
+        return 0;
+    const block_cache *cache = &sim->prefill[instance].cache;
+    uint32_t producer = cache->entries[cache_find(cache, request->blocks[blocks - 1])].producer;
+    if (producer == NO_REQUEST)
+        return 0;
+    const sim_request *maker = &sim->requests[producer];
+    return maker->is_fetching && blocks <= maker->prefix_blocks ? maker->ready_s
+                                                                : maker->predicted_end_s;
+}
+
+/* Waits for a block that another request fetches or computes; last: whom it waits for already. */
+static void wait_for(cd_sim *sim, uint32_t waiter, uint32_t producer, uint32_t position,
+                     uint32_t **last) {
+    if (producer == NO_REQUEST || producer == waiter)
+        return;
+    sim_request *maker = &sim->requests[producer];
+    uint32_t *waiters = maker->is_fetching && position < maker->prefix_blocks
+                            ? &maker->fetch_waiters
+                            : &maker->waiters;
+    if (waiters != *last && !sim_wait(sim, waiter, waiters))
+        sim->is_out_of_memory = true;
+    *last = waiters;
+}
+
+static void look(cd_sim *sim, sim_request *request) {
+    for (uint32_t i = 0; i < request->block_count; i++)
+        sim->keys[i] = (cd_key){.low = request->blocks[i]};
+    cd_index_match(sim->index, sim->keys, request->block_count, sim->matches);
+    network_advance(&sim->net, sim->now_s);
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < sim->config.prefill_instances; i++)
+        longest = sim->matches[i].blocks[2] > longest ? sim->matches[i].blocks[2] : longest;
+    double shortest_s = cd_prefill_work_s(&sim->config.believed, request->tokens,
+                                          usable_tokens(sim, request, longest)) /
+                        sim->config.believed.group_nodes;
+    for (uint32_t i = 0; i < sim->config.prefill_instances; i++) {
+        cd_prefill_view *view = &sim->prefill_views[i];
+        *view = (cd_prefill_view){
+            .egress_bytes = sim->net.egress_bytes[i],
+            .requests = sim->prefill[i].queue_count + sim->prefill[i].running,
+            .prefix_tokens = usable_tokens(sim, request, sim->matches[i].blocks[2]),
+            .ready_s =
+                fmax(0, prefix_end_s(sim, request, i, sim->matches[i].blocks[2]) - sim->now_s),
+        };
+        sim_line(sim, i, shortest_s, &view->queue_s, &view->behind);
+    }
+    for (uint32_t i = 0; i < sim->config.decode_instances; i++) {
+        const decode_node *node = &sim->decode[i];
+        sim->decode_views[i] = (cd_decode_view){
+            .batch = node->count + node->wait_count,
+            .context_tokens = node->context_tokens,
+            .reserved_tokens = node->reserved_tokens + node->promised_reserved,
+            .promised = node->promised,
+            .promised_tokens = node->promised_tokens,
+        };
+    }
+}
+
+static void fill_flights(cd_sim *sim) {
+    for (uint32_t i = 0; i < sim->flying_count; i++) {
+        const sim_request *request = &sim->requests[sim->flying[i]];
+        cd_flight *flight = &sim->flights[i];
+        const decode_node *node = &sim->decode[request->decode];
+        bool decodes = request->has_prefill_ended;
+        *flight = (cd_flight){
+            .begin_s = decodes ? request->begin_s : fmax(request->predicted_end_s, sim->now_s),
+            .tokens = request->tokens,
+            .output = request->output,
+            .instance = (uint32_t)request->decode,
+        };
+        if (decodes && request->join_iteration != UINT64_MAX)
+            flight->generated = (double)(node->iteration - request->join_iteration);
+        flight->tokens += flight->generated;
+    }
+}
+
+static double look_ahead(cd_sim *sim, const sim_request *request, const cd_prefill_choice *prefill,
+                         int32_t *instance) {
+    const cd_sim_config *config = &sim->config;
+    fill_flights(sim);
+    cd_forecast forecast = {
+        .now_s = sim->now_s,
+        .at_s = sim->now_s + prefill->ttft_s,
+        .decode_s = sim->mean_decode_s,
+        .survival = sim->survival,
+        .survival_bins = SURVIVAL_BINS,
+        .bin_tokens = SURVIVAL_BIN_TOKENS,
+        .margin = config->margin,
+        .joins_per_s = sim->accepted_per_s,
+        .join_delay_s = sim->mean_ttft_s,
+        .join_tokens = sim->mean_tokens,
+    };
+    double expected = config->admission == CD_ADMIT_ORACLE ? request->output : sim->mean_output;
+    return cd_pool_load_at(config->admission, &config->believed, &config->decode, request->tokens,
+                           expected, sim->decode_views, config->decode_instances, sim->flights,
+                           sim->flying_count, &forecast, instance);
+}
+
+/* What speaks against the request: CD_PENDING if nothing. */
+static int admit(cd_sim *sim, const sim_request *request, const cd_prefill_choice *prefill,
+                 cd_decode_choice *decode) {
+    const cd_sim_config *config = &sim->config;
+    if (config->admission == CD_ADMIT_ALL)
+        return CD_PENDING;
+    if (prefill->ttft_s / config->ttft_slo_s > config->threshold)
+        return CD_REJECTED_PREFILL;
+    double load = 0;
+    if (config->admission == CD_ADMIT_EARLY) {
+        load = cd_pool_load(&config->believed, &config->decode, request->tokens, sim->decode_views,
+                            config->decode_instances);
+    } else if (config->admission >= CD_ADMIT_PREDICTED) {
+        int32_t instance = -1;
+        load = look_ahead(sim, request, prefill, &instance);
+        if (instance >= 0)
+            decode->instance = instance;
+    }
+    return load > config->threshold ? CD_REJECTED_DECODE : CD_PENDING;
+}
+
+void sim_cache_block(cd_sim *sim, uint32_t instance, uint32_t request, uint32_t position,
+                     uint32_t *entry) {
+    block_cache *cache = &sim->prefill[instance].cache;
+    uint32_t block = sim->requests[request].blocks[position], evicted;
+    *entry = cache_insert(cache, block, position, &evicted);
+    if (evicted != NONE) {
+        cd_key gone = {.low = evicted};
+        cd_index_remove(sim->index, instance, 0, &gone, 1);
+        sim->evicted_blocks++;
+    }
+    if (*entry == NO_ENTRY)
+        return;
+    cd_key key = {.low = block};
+    cd_index_store(sim->index, instance, 0, &key, 1);
+    cache->entries[*entry].producer = request;
+}
+
+/* Pins what is there, and makes room for what will be: others may count on it from now on. */
+static void claim(cd_sim *sim, uint32_t id) {
+    sim_request *request = &sim->requests[id];
+    uint32_t instance = (uint32_t)request->prefill;
+    block_cache *cache = &sim->prefill[instance].cache;
+    request->kept_blocks = request->block_count;
+    uint32_t *last = NULL;
+    sim->used += request->block_count;
+    for (uint32_t i = 0; i < request->block_count; i++) {
+        uint32_t entry = cache_find(cache, request->blocks[i]);
+        if (entry != NO_ENTRY) {
+            cache_pin(cache, entry);
+            /* In the order of arrival whoever brings it here is through before this one begins. */
+            if (sim->config.order != CD_FCFS && i < request->local_blocks)
+                wait_for(sim, id, cache->entries[entry].producer, i, &last);
+        } else {
+            sim_cache_block(sim, instance, id, i, &entry);
+            if (entry == NO_ENTRY) { /* all the rest is pinned: computed, not kept */
+                request->kept_blocks = i;
+                break;
+            }
+        }
+        cache_use(cache, entry,
+                  sim->used -
+                      i); /* the deepest block is the oldest: no head leaves before its tail */
+        sim_heat(sim, request->blocks[i]);
+    }
+    if (!sim->config.pins_queued)
+        for (uint32_t i = 0; i < request->kept_blocks; i++) {
+            uint32_t entry = cache_find(cache, request->blocks[i]);
+            if (entry != NO_ENTRY)
+                cache_unpin(cache, entry);
+        }
+}
+
+/* Pins the blocks at their source, and waits for those that are being computed there. */
+static void claim_source(cd_sim *sim, uint32_t id) {
+    sim_request *request = &sim->requests[id];
+    block_cache *cache = &sim->prefill[request->source].cache;
+    uint32_t *last = NULL;
+    for (uint32_t i = request->local_blocks; i < request->prefix_blocks; i++) {
+        uint32_t entry = cache_find(cache, request->blocks[i]);
+        cache_pin(cache, entry);
+        if (sim->config.touches_source)
+            cache_use(cache, entry, sim->used - i);
+        wait_for(sim, id, cache->entries[entry].producer, i, &last);
+    }
+}
+
+static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
+                   const cd_decode_choice *decode) {
+    sim_request *request = &sim->requests[id];
+    request->prefill = prefill->instance;
+    request->source = prefill->source;
+    request->decode = decode->instance;
+    request->prefix_tokens = prefill->prefix_tokens;
+    request->local_blocks = sim->matches[prefill->instance].blocks[2];
+    request->prefix_blocks =
+        prefill->source < 0 ? request->local_blocks : sim->matches[prefill->source].blocks[2];
+    request->predicted_s =
+        cd_prefill_work_s(&sim->config.believed, request->tokens, request->prefix_tokens) /
+        sim->config.believed.group_nodes;
+    request->predicted_end_s = sim->now_s + prefill->ttft_s;
+    request->join_iteration = UINT64_MAX;
+    request->waits_for = prefill->source >= 0;
+    request->ready_s = sim->now_s;
+    if (prefill->source >= 0) {
+        double there_s =
+            prefix_end_s(sim, request, (uint32_t)prefill->source, request->prefix_blocks);
+        request->ready_s = fmax(sim->now_s, there_s) + prefill->transfer_s;
+        request->is_fetching = true;
+        claim_source(sim, id); /* first: what is claimed at the target must not push it out */
+    }
+    claim(sim, id);
+
+    prefill_node *node = &sim->prefill[prefill->instance];
+    node->queue[node->queue_count++] = id; /* has room for every request */
+    node->queued_s += request->predicted_s;
+    request->is_queued = true;
+    decode_node *target = &sim->decode[decode->instance];
+    request->reserved_tokens = request->tokens + sim->mean_output;
+    target->promised++;
+    target->promised_tokens += request->tokens;
+    target->promised_reserved += request->reserved_tokens;
+    request->flying = sim->flying_count;
+    sim->flying[sim->flying_count++] = id;
+    double since_s = sim->now_s - sim->last_accept_s, window_s = 30;
+    sim->accepted_per_s = sim->accepted_per_s * exp(-since_s / window_s) + 1 / window_s;
+    sim->last_accept_s = sim->now_s;
+
+    sim_set(sim, id, CD_TTFT_PREDICTED, prefill->ttft_s);
+    sim_set(sim, id, CD_TBT_PREDICTED, decode->tbt_s);
+    sim_set(sim, id, CD_PREFIX_TOKENS, request->prefix_tokens);
+    sim_set(sim, id, CD_LOCAL_TOKENS, usable_tokens(sim, request, request->local_blocks));
+    sim_set(sim, id, CD_PREFILL_INSTANCE, prefill->instance);
+    sim_set(sim, id, CD_DECODE_INSTANCE, decode->instance);
+    if (request->is_fetching && request->waits_for == 1)
+        sim_begin_fetch(sim, id);
+    sim_start_prefills(sim, (uint32_t)prefill->instance);
+}
+
+static uint64_t mixed(uint64_t x) { /* splitmix64 */
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+void sim_arrive(cd_sim *sim, uint32_t id) {
+    const cd_sim_config *config = &sim->config;
+    sim_request *request = &sim->requests[id];
+    look(sim, request);
+    uint64_t turn = config->selection.rule == CD_RANDOM ? mixed(config->seed ^ ((uint64_t)id << 20))
+                                                        : sim->turn;
+    sim->turn++;
+    cd_prefill_choice prefill;
+    cd_decode_choice decode;
+    bool found = cd_choose_prefill(&config->selection, &config->believed, request->tokens,
+                                   sim->prefill_views, config->prefill_instances, turn, &prefill);
+    found = found &&
+            cd_choose_decode(&config->believed, &config->decode, request->tokens, sim->mean_output,
+                             sim->decode_views, config->decode_instances, turn, &decode);
+    sim_set(sim, id, CD_ARRIVAL, sim->now_s);
+    int verdict = found ? admit(sim, request, &prefill, &decode) : CD_REJECTED_PREFILL;
+    if (verdict != CD_PENDING) {
+        sim_set(sim, id, CD_STATE, verdict);
+        sim_set(sim, id, CD_TTFT_PREDICTED, prefill.ttft_s);
+        sim_set(sim, id, CD_END, sim->now_s);
+        return;
+    }
+    accept(sim, id, &prefill, &decode);
+}

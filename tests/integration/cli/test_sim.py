@@ -1,0 +1,19 @@
+"""`mooncake-store sim --json`: documents as their schemas say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def test_documents_conform_to_their_schemas(mooncake: Any) -> None:
+    found = mooncake("sim", "run", "--json", "--limit", "100", "-v").json("sim-run")
+    assert found["requests"] == 100
+    sizes = mooncake("sim", "size", "--json", "--limit", "100", "--caches", "1000000")
+    assert len(sizes.json("sim-size")) == 1
+    compared = mooncake("sim", "compare", "--json", "--limit", "100", "--speeds", "1,2")
+    assert len(compared.json("sim-compare")) == 10
+    # Infinity is no number of JSON.
+    endless = ("--set", "scheduler.balancing_threshold=inf")
+    config = mooncake("sim", "run", "--json", "--limit", "10", *endless).json("sim-run")["config"]
+    assert config["scheduler"]["balancing_threshold"] is None
+    assert "[cluster]" in mooncake("sim", "settings", "--json").json("sim-settings")["settings"]

@@ -1,0 +1,121 @@
+"""`mooncake-store sim`: what it prints, what it refuses, and its pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mooncake_store.cli.app import run
+from mooncake_store.cli.exit_codes import ExitCode
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["sim", *arguments]) == ExitCode.OK
+    return capsys.readouterr().out
+
+
+def test_run_replays_the_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "run", "--policy", "ours")
+    assert "1,000 finished" in text
+    assert "TTFT" in text and "policy ours" in text
+
+
+def test_run_gives_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "run",
+        "--json",
+        "--limit",
+        "200",
+        "--speed",
+        "2",
+        "--set",
+        "cluster.prefill_nodes=3",
+    )
+    found = json.loads(output(capsys, *arguments))
+    assert found["requests"] == 200
+    assert found["config"]["cluster"]["prefill_nodes"] == 3
+    assert found["config"]["replay"]["speed"] == 2
+    assert found["ttft_s"]["mean"] > 0
+    assert found["samples"] is None
+    samples = json.loads(output(capsys, *arguments, "-v"))["samples"]
+    assert len(samples[0]) == 2 + 3 + 8 + 100
+
+
+def test_compare_has_a_row_for_each_case(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(
+        capsys, "compare", "--limit", "300", "--policies", "random,global", "--speeds", "1,2",
+        "--admissions", "all,early", "--seeds", "2",
+    )  # fmt: skip
+    rows = [line.split("\t") for line in text.splitlines()]
+    assert len(rows) == 8
+    assert [row[1] for row in rows[:4]] == ["random", "random", "global", "global"]
+    assert "±" in rows[0][3]
+
+
+def test_compare_gives_every_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(
+        output(capsys, "compare", "--json", "--limit", "100", "--policies", "ours", "--seeds", "3")
+    )
+    assert [len(case["runs"]) for case in found] == [3]
+
+
+def test_size_names_the_smallest_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(
+        output(capsys, "size", "--json", "--limit", "300", "--caches", "500000,3000000")
+    )
+    assert [one["cache_tokens"] for one in found] == [500_000, 3_000_000]
+    assert all(one["attainment"] >= 0.99 for one in found)
+    assert found[1]["dram_bytes"] == 3_000_000 * 327_680
+
+
+def test_settings_are_a_file_that_is_read_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(output(capsys, "settings"))
+    assert output(capsys, "run", "--json", "--limit", "50", "--cluster", str(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "absent.jsonl"], "cannot be read"),
+        (["run", "--policy", "best"], "least-load"),
+        (["run", "--admission", "nobody"], "admission"),
+        (["run", "--set", "cluster"], "TABLE.NAME=VALUE"),
+        (["run", "--set", "clustre.prefill_nodes=1"], "cluster"),
+        (["run", "--set", "cluster.prefil_nodes=1"], "prefill_nodes"),
+        (["run", "--speed", "0"], "speed"),
+        (["run", "--cluster", "absent.toml"], "does not exist"),
+        (["compare", "--speeds", "fast"], "numbers"),
+        (["compare", "--policies", "best"], "best"),
+        (["compare", "--admissions", "nobody"], "nobody"),
+        (["size", "--target", "2"], "share"),
+        (["size", "--caches", "much"], "whole numbers"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert run(["sim", *arguments]) == ExitCode.USAGE
+    assert says in capsys.readouterr().err
+
+
+def test_pictures_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
+    one, many = tmp_path / "new" / "run.png", tmp_path / "compare.png"
+    output(capsys, "run", "--limit", "200", "--plot", str(one))
+    output(capsys, "compare", "--limit", "200", "--speeds", "1,2", "--plot", str(many))
+    for path in (one, many):
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.stat().st_size > 20_000
+
+
+def test_pictures_without_matplotlib_say_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    assert run(["sim", "run", "--limit", "20", "--plot", "x.png"]) == ExitCode.USAGE
+    assert "mooncake-store[plots]" in capsys.readouterr().err

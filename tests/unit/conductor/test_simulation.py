@@ -1,0 +1,525 @@
+"""The simulator: against arithmetic where there is some, and its promises over traces."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooncake_store.cli.trace_file import SAMPLE
+from mooncake_store.conductor.pipeline import balanced_chunks, equal_chunks, pipeline_times
+from mooncake_store.conductor.prefill_time import LLAMA3_70B_A800
+from mooncake_store.conductor.report import correlation, report
+from mooncake_store.conductor.sim_config import (
+    ADMISSIONS,
+    EVICTIONS,
+    ORDERS,
+    POLICIES,
+    SimConfig,
+    cluster_example,
+    with_policy,
+)
+from mooncake_store.conductor.simulation import Outcome, Replay, State, simulate
+from mooncake_store.conductor.sizing import sizes
+from mooncake_store.conductor.trace import Trace, load_trace
+from mooncake_store.errors import ConfigError
+
+BLOCK = 512
+LINE = '{"timestamp": %d, "input_length": %d, "output_length": 1, "hash_ids": %s}'
+
+
+@pytest.fixture(scope="module")
+def sample() -> Trace:
+    return load_trace(SAMPLE)
+
+
+def make(requests: list[tuple[float, int, int, list[int]]]) -> Trace:
+    """A trace of (arrival, tokens, output, whole blocks)."""
+    first, blocks = array("Q", [0]), array("I")
+    for _, _, _, ids in requests:
+        blocks.extend(ids)
+        first.append(len(blocks))
+    return Trace(
+        "made",
+        array("d", [arrival for arrival, _, _, _ in requests]),
+        array("I", [tokens for _, tokens, _, _ in requests]),
+        array("I", [output for _, _, output, _ in requests]),
+        first,
+        blocks,
+        max(blocks, default=-1) + 1,
+        BLOCK,
+    )
+
+
+def configure(policy: str = "global", **changes: Any) -> SimConfig:
+    """A configuration with single fields changed, wherever they stand; transfers cost nothing."""
+    base = with_policy(SimConfig(), policy)
+    changes = {"loading": "hidden", "transfer_latency_s": 0.0, **changes}
+    tables = {}
+    for table in ("cluster", "model", "slo", "scheduler", "replay"):
+        values = getattr(base, table)
+        mine = {name: changes.pop(name) for name in list(changes) if hasattr(values, name)}
+        tables[table] = replace(values, **mine)
+    assert not changes
+    return SimConfig(**tables)
+
+
+def column(replay: Replay, outcome: Outcome) -> list[float]:
+    return list(replay.column(outcome))
+
+
+# ---- against arithmetic --------------------------------------------------------------------------
+
+
+def test_a_request_alone_takes_what_the_cost_models_say() -> None:
+    replay = simulate(make([(1.0, 4096, 11, [])]), configure())
+    assert column(replay, Outcome.TTFT)[0] == pytest.approx(LLAMA3_70B_A800(4096))
+    gaps = [0.027 + 4e-8 * (4096 + i) for i in range(10)]
+    assert column(replay, Outcome.TBT_MEAN)[0] == pytest.approx(sum(gaps) / 10, rel=1e-4)
+    assert column(replay, Outcome.TBT)[0] == pytest.approx(max(gaps), rel=1e-4)
+    end = 1 + LLAMA3_70B_A800(4096) + sum(gaps)
+    assert column(replay, Outcome.END)[0] == pytest.approx(end, rel=1e-6)
+
+
+def test_one_instance_serves_in_order() -> None:
+    trace = make([(0.0, 4096, 1, []), (0.0, 8192, 1, []), (0.5, 1024, 1, [])])
+    replay = simulate(trace, configure(prefill_nodes=1))
+    first, second, third = (LLAMA3_70B_A800(n) for n in (4096, 8192, 1024))
+    assert column(replay, Outcome.TTFT) == pytest.approx(
+        [first, first + second, first + second + third - 0.5]
+    )
+    assert column(replay, Outcome.TTFT_PREDICTED) == pytest.approx(column(replay, Outcome.TTFT))
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    trace = make([(0.0, 2048, 1, [0, 1, 2, 3]), (10.0, 4096, 1, [0, 1, 2, 3, 4, 5, 6, 7])])
+    replay = simulate(trace, configure("local", prefill_nodes=1))
+    assert column(replay, Outcome.PREFIX_TOKENS) == [0, 2048]
+    assert column(replay, Outcome.TTFT)[1] == pytest.approx(LLAMA3_70B_A800(4096, 2048))
+
+
+def test_a_prompt_that_is_cached_as_a_whole_computes_its_last_token() -> None:
+    trace = make([(0.0, 1024, 1, [0, 1]), (9.0, 1024, 1, [0, 1])])
+    replay = simulate(trace, configure(prefill_nodes=1))
+    assert column(replay, Outcome.PREFIX_TOKENS)[1] == 1023
+
+
+def test_a_hole_ends_the_prefix() -> None:
+    trace = make([(0.0, 2048, 1, [0, 1, 2, 3]), (9.0, 2048, 1, [0, 9, 2, 3])])
+    replay = simulate(trace, configure(prefill_nodes=1))
+    assert column(replay, Outcome.PREFIX_TOKENS)[1] == 512
+
+
+def test_a_fetch_takes_its_bytes_over_the_network_and_leaves_a_copy() -> None:
+    # While the holder is busy with a long prompt, the second instance fetches.
+    trace = make([
+        (0.0, 8192, 1, list(range(16))),
+        (5.0, 60_000, 1, list(range(16))),
+        (5.0, 8192, 1, list(range(16))),
+        (30.0, 8192, 1, list(range(16))),
+    ])  # fmt: skip
+    replay = simulate(trace, configure(prefill_nodes=2, nic_bytes_per_s=10e9, sample_s=1.0))
+    seconds = 8192 * 327_680 / 10e9
+    assert column(replay, Outcome.FETCH_BYTES)[1:3].count(8192 * 327_680) == 1
+    fetched = 1 if column(replay, Outcome.FETCH_BYTES)[1] else 2
+    assert column(replay, Outcome.FETCH)[fetched] == pytest.approx(seconds)
+    assert column(replay, Outcome.FETCH_BYTES)[3] == 0
+    assert replay.samples[-1][2 + 2 + 8] == 2  # block 0 is on both
+
+
+def test_flows_share_a_nic_fairly() -> None:
+    # Two KV caches on their way to one decode node take twice as long as to two.
+    trace = make([(0.0, 8192, 2, []), (0.0, 8192, 2, [])])
+    alone_s = 8192 * 327_680 / 1e9
+    for decode_nodes, factor in ((2, 1), (1, 2)):
+        replay = simulate(
+            trace, configure(prefill_nodes=2, decode_nodes=decode_nodes, nic_bytes_per_s=1e9)
+        )
+        expected = factor * alone_s - LLAMA3_70B_A800(8192)
+        # One of them joins an iteration later than the other.
+        assert column(replay, Outcome.DECODE_WAIT) == pytest.approx([expected] * 2, rel=0.02)
+
+
+def test_a_fetched_copy_can_be_fetched_on_before_its_request_has_run() -> None:
+    prompt = list(range(16))
+    trace = make([
+        (0.0, 8192, 1, prompt),
+        (5.0, 100_000, 1, prompt),
+        (5.0, 20_000, 1, prompt),
+        (5.0, 20_000, 1, prompt),
+    ])  # fmt: skip
+    replay = simulate(trace, configure(prefill_nodes=3, nic_bytes_per_s=10e9))
+    fetch_s = 8192 * 327_680 / 10e9
+    own_s = LLAMA3_70B_A800(20_000, 8192)
+    waited = sorted(ttft - own_s for ttft in column(replay, Outcome.TTFT)[2:])
+    assert waited == pytest.approx([fetch_s, 2 * fetch_s])
+
+
+def test_requests_decode_together_in_one_batch() -> None:
+    trace = make([(0.0, 1024, 101, []), (0.0, 1024, 101, [])])
+    one_node = simulate(trace, configure(prefill_nodes=2, decode_nodes=1, decode_request_us=1000.0))
+    apart = simulate(trace, configure(prefill_nodes=2, decode_nodes=2, decode_request_us=1000.0))
+    together = column(one_node, Outcome.TBT_MEAN)[0]
+    assert together == pytest.approx(
+        column(apart, Outcome.TBT_MEAN)[0] + 0.001 + 4e-8 * 1074, rel=0.01
+    )
+
+
+def test_a_full_decode_node_lets_requests_wait_or_rejects_them_late() -> None:
+    trace = make([(0.0, 1024, 500, []), (0.0, 1024, 500, [])])
+    setup = {"prefill_nodes": 2, "decode_nodes": 1, "decode_batch_max": 1}
+    waiting = simulate(trace, configure(**setup))
+    assert column(waiting, Outcome.STATE) == [State.FINISHED, State.FINISHED]
+    assert max(column(waiting, Outcome.DECODE_WAIT)) > 10
+    # That wait is a gap between tokens, the longest of them.
+    assert max(column(waiting, Outcome.TBT)) > max(column(waiting, Outcome.DECODE_WAIT)) / 50
+    strict = simulate(trace, configure(**setup, admission="baseline"))
+    assert sorted(column(strict, Outcome.STATE)) == [State.FINISHED, State.REJECTED_LATE]
+    assert report(strict).wasted_gpu_s == pytest.approx(LLAMA3_70B_A800(1024))
+
+
+def test_memory_of_a_decode_node_bounds_its_batch() -> None:
+    trace = make([(0.0, 1000, 100, []), (0.0, 1000, 100, [])])
+    replay = simulate(
+        trace, configure(prefill_nodes=2, decode_nodes=1, decode_capacity_tokens=1500)
+    )
+    assert max(column(replay, Outcome.DECODE_WAIT)) > 2
+
+
+def test_a_group_of_nodes_is_the_pipeline_of_the_formulas() -> None:
+    n = 100_000
+    for chunks in ("equal", "balanced"):
+        replay = simulate(
+            make([(0.0, n, 1, [])]),
+            configure(prefill_nodes=4, group_nodes=4, chunks=chunks, hop_bytes_per_token=0),
+        )
+        ends = (
+            equal_chunks(n)
+            if chunks == "equal"
+            else balanced_chunks(n, prefill_time=LLAMA3_70B_A800)
+        )
+        times = pipeline_times(ends, nodes=4, prefill_time=LLAMA3_70B_A800)
+        assert column(replay, Outcome.TTFT)[0] == pytest.approx(times.first_token_s, rel=1e-4)
+        assert column(replay, Outcome.TTFT_PREDICTED)[0] == pytest.approx(
+            times.first_token_s, rel=0.01
+        )
+
+
+def test_a_group_has_the_throughput_of_its_nodes() -> None:
+    trace = make([(0.0, 65_536, 1, [])] * 12)
+    replay = simulate(trace, configure(prefill_nodes=4, group_nodes=4, hop_bytes_per_token=0))
+    ideal = 12 * LLAMA3_70B_A800(65_536) / 4
+    assert max(column(replay, Outcome.TTFT)) == pytest.approx(ideal, rel=0.05)
+
+
+def test_loads_and_stores_add_what_the_layer_formula_says() -> None:
+    trace = make([(0.0, 65_536, 1, [])])
+    plain, layers, serial = (
+        column(simulate(trace, configure(loading=loading)), Outcome.TTFT)[0]
+        for loading in ("hidden", "layerwise", "serial")
+    )
+    assert serial - plain == pytest.approx(65_536 * 327_680 / 48e9)
+    assert layers - plain == pytest.approx(65_536 * 327_680 / 48e9 / 80)
+
+
+def test_shortest_first_lets_short_ones_pass() -> None:
+    trace = make([(0.0, 50_000, 1, []), (0.1, 50_000, 1, []), (0.2, 500, 1, [])])
+    config = configure("ours", prefill_nodes=1, urgent_s=0.0)
+    ttft = column(simulate(trace, config), Outcome.TTFT)
+    assert ttft[2] < ttft[1]
+    in_order = column(simulate(trace, configure("global", prefill_nodes=1)), Outcome.TTFT)
+    assert in_order[2] > in_order[1] - 0.2
+
+
+def test_who_would_miss_its_deadline_goes_first() -> None:
+    # 20 short ones a second would keep the long one waiting for ever.
+    short = [(0.1 * i, 2000, 1, []) for i in range(1, 300)]
+    trace = make([(0.0, 2000, 1, []), (0.05, 50_000, 1, []), *short])
+    ttft = column(simulate(trace, configure("ours", prefill_nodes=1, aging=0.0)), Outcome.TTFT)
+    assert ttft[1] < 30
+    starved = configure("ours", prefill_nodes=1, aging=0.0, urgent_s=0.0)
+    assert column(simulate(trace, starved), Outcome.TTFT)[1] > 30
+
+
+def test_eviction_takes_the_tail_of_the_oldest_prefix() -> None:
+    trace = make([
+        (0.0, 2048, 1, [0, 1, 2, 3]),
+        (9.0, 1024, 1, [4, 5]),
+        (20.0, 2048, 1, [0, 1, 2, 3]),
+    ])  # fmt: skip
+    replay = simulate(trace, configure(prefill_nodes=1, cache_tokens=4 * BLOCK))
+    assert replay.evicted_blocks >= 2
+    assert column(replay, Outcome.PREFIX_TOKENS)[2] == 1024  # the head stayed
+
+
+def test_without_pins_a_promised_prefix_may_go_and_is_computed_and_counted() -> None:
+    trace = make([
+        (0.0, 2048, 1, [0, 1, 2, 3]),
+        (5.0, 100_000, 1, []),
+        (5.1, 2048, 1, [0, 1, 2, 3]),
+        (5.2, 2048, 1, [4, 5, 6, 7]),
+    ])  # fmt: skip
+    setup = {"prefill_nodes": 1, "cache_tokens": 4 * BLOCK}
+    pinned = simulate(trace, configure(**setup))
+    assert column(pinned, Outcome.MISPREDICTED_TOKENS) == [0, 0, 0, 0]
+    loose = simulate(trace, configure(**setup, pin_queued=False))
+    assert column(loose, Outcome.MISPREDICTED_TOKENS)[2] > 0
+    assert column(loose, Outcome.PREFILL)[2] > column(pinned, Outcome.PREFILL)[2]
+
+
+# ---- promises over a real trace ------------------------------------------------------------------
+
+
+def tight(**changes: Any) -> SimConfig:
+    """A cluster in which everything is short: cache, decode, network."""
+    setup: dict[str, Any] = {
+        "prefill_nodes": 4, "decode_nodes": 2, "cache_tokens": 200_000, "decode_batch_max": 20,
+        "nic_bytes_per_s": 5e9, "loading": "layerwise", "transfer_latency_s": 0.001,
+        "error_sigma": 0.2, "speed": 2.0,
+    }  # fmt: skip
+    return configure(**{**setup, **changes})
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_everybody_ends_and_is_counted_once(sample: Trace, policy: str, admission: str) -> None:
+    found = report(simulate(sample, tight(policy=policy, admission=admission)))
+    ended = found.finished + found.rejected_prefill + found.rejected_decode + found.rejected_late
+    assert ended == found.requests == 1000
+    if admission == "all":
+        assert found.finished == 1000
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize("pin_queued", [True, False])
+def test_every_order_and_eviction_comes_to_an_end(
+    sample: Trace, order: str, eviction: str, pin_queued: bool
+) -> None:
+    config = tight(
+        order=order, eviction=eviction, pin_queued=pin_queued, replicate_interval_s=5.0,
+        keep_fetched=False, group_nodes=2,
+    )  # fmt: skip
+    found = report(simulate(sample, config))
+    assert found.finished == 1000
+    assert 0 < found.hit_tokens <= found.hit_tokens_max + 1e-9
+
+
+def test_the_same_seed_gives_the_same_result(sample: Trace) -> None:
+    for policy in ("random", "ours"):
+        runs = [simulate(sample, tight(policy=policy, seed=7)) for _ in range(2)]
+        assert [list(c) for c in runs[0].columns[:2]] == [list(c) for c in runs[1].columns[:2]]
+        assert report(runs[0]) == report(runs[1]) or json.dumps(
+            report(runs[0]).document()
+        ) == json.dumps(report(runs[1]).document())
+    other = simulate(sample, tight(policy="random", seed=8))
+    assert list(other.column(Outcome.TTFT)) != list(runs[0].column(Outcome.TTFT))
+
+
+def test_an_infinite_threshold_is_the_local_policy_over_a_whole_trace(sample: Trace) -> None:
+    endless = simulate(sample, configure("global", balancing_threshold=math.inf))
+    local = simulate(sample, configure("local"))
+    for outcome in (Outcome.TTFT, Outcome.PREFILL_INSTANCE, Outcome.PREFIX_TOKENS):
+        assert list(endless.column(outcome)) == list(local.column(outcome))
+
+
+def test_with_one_instance_all_policies_are_equal(sample: Trace) -> None:
+    results = {
+        policy: column(
+            simulate(sample, configure(policy, prefill_nodes=1, order="fcfs")), Outcome.TTFT
+        )
+        for policy in POLICIES
+    }
+    assert all(ttft == results["global"] for ttft in results.values())
+
+
+def test_global_hits_at_least_as_much_as_local(sample: Trace) -> None:
+    local, everywhere = (
+        report(simulate(sample, configure(policy))) for policy in ("local", "global")
+    )
+    assert everywhere.hit_tokens >= local.hit_tokens > 0
+    assert everywhere.hit_tokens <= everywhere.hit_tokens_max
+
+
+def test_the_published_order_of_policies(sample: Trace) -> None:
+    means = [
+        report(simulate(sample, configure(policy, speed=1.5))).ttft_s.mean
+        for policy in ("random", "least-load", "local", "global", "ours")
+    ]
+    assert means == sorted(means, reverse=True)
+
+
+def test_a_refused_request_changes_nothing(sample: Trace) -> None:
+    """Whoever is refused at arrival might as well not have come."""
+    config = tight(admission="early", policy="global")
+    replay = simulate(sample, config)
+    refused = (State.REJECTED_PREFILL, State.REJECTED_DECODE)
+    kept = [i for i, state in enumerate(replay.column(Outcome.STATE)) if state not in refused]
+    assert 0 < len(kept) < 1000
+    fewer = make([
+        (sample.arrival_s[i], sample.tokens[i], sample.output[i],
+         list(sample.blocks[sample.first_block[i] : sample.first_block[i + 1]]))
+        for i in kept
+    ])  # fmt: skip
+    # Ties and errors are drawn by the number of the request: leave both out.
+    plain = replace(config, scheduler=replace(config.scheduler, error_sigma=0.0))
+    again = [i for i, s in enumerate(simulate(sample, plain).column(Outcome.STATE))]
+    assert len(again) == 1000
+    assert report(simulate(fewer, plain)).rejected_decode <= report(replay).rejected_decode
+
+
+def test_copies_ahead_of_demand_shorten_the_wait_at_a_busy_sender() -> None:
+    # A prompt is asked for again and again where it is; then eight long requests want it at once.
+    prompt = list(range(16))
+    calm = [(0.4 * i, 8192 + 100, 1, prompt) for i in range(100)]
+    rush = [(60.0, 16_384 + i, 1, prompt) for i in range(8)]
+    trace = make([*calm, *rush])
+    setup: dict[str, Any] = {"nic_bytes_per_s": 4e9, "prefill_nodes": 8}
+    alone = report(simulate(trace, configure("global", **setup)))
+    ahead = report(
+        simulate(
+            trace, configure("global", **setup, replicate_interval_s=1.0, replicate_share=0.01)
+        )
+    )
+    assert alone.replicated_bytes == 0 < ahead.replicated_bytes
+    assert alone.fetch_wait_s.max > 1
+    assert not ahead.fetch_wait_s.max > 0.1
+    assert ahead.ttft_s.max < alone.ttft_s.max - 1
+
+
+def test_what_the_scheduler_believes_may_be_wrong(sample: Trace) -> None:
+    exact = simulate(sample, configure())
+    wrong = simulate(sample, configure(error_bias=3.0))
+    assert report(wrong).ttft_s.mean > report(exact).ttft_s.mean
+    noisy = simulate(sample, configure(error_sigma=0.5))
+    ratio = [
+        work / LLAMA3_70B_A800(n, int(p))
+        for work, n, p in zip(
+            noisy.column(Outcome.PREFILL_WORK), sample.tokens,
+            noisy.column(Outcome.PREFIX_TOKENS), strict=True,
+        )
+    ]  # fmt: skip
+    logs = [math.log(value) for value in ratio]
+    mean = sum(logs) / len(logs)
+    assert abs(mean) < 0.06
+    assert math.sqrt(sum((v - mean) ** 2 for v in logs) / len(logs)) == pytest.approx(0.5, rel=0.1)
+
+
+def test_speed_squeezes_arrivals(sample: Trace) -> None:
+    fast = simulate(sample, configure(speed=2.0))
+    assert column(fast, Outcome.ARRIVAL)[-1] == pytest.approx(sample.arrival_s[-1] / 2)
+
+
+def test_blocks_of_another_size_are_refused(sample: Trace) -> None:
+    with pytest.raises(ConfigError, match="512"):
+        simulate(sample, configure(block_tokens=256))
+
+
+# ---- sizes, reports, files -----------------------------------------------------------------------
+
+
+def test_a_size_is_the_smallest_that_meets_the_target(sample: Trace) -> None:
+    config = configure("ours", ttft_s=20.0)
+    (found,) = sizes(sample, config, target=0.99, cache_tokens=(1_000_000,))
+    assert found.attainment >= 0.99
+    fewer = replace(
+        config,
+        cluster=replace(
+            config.cluster, prefill_nodes=found.prefill_nodes - 1,
+            decode_nodes=found.decode_nodes, cache_tokens=1_000_000,
+        ),
+    )  # fmt: skip
+    below = report(simulate(sample, fewer))
+    assert below.good / below.requests < 0.99
+
+
+def test_correlation_is_pearsons() -> None:
+    assert correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
+    assert correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert math.isnan(correlation([1, 1], [1, 2]))
+
+
+def test_a_cluster_file_is_read_and_its_example_is_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    uncommented = "\n".join(
+        line[1:] if line.startswith("#") and " = " in line and line[1] != " " else line
+        for line in cluster_example().splitlines()
+    )
+    path.write_text(uncommented)
+    assert SimConfig.read(path) == SimConfig()
+    path.write_text('[cluster]\nprefill_nodes = 3\nnic = "25GB"\n[scheduler]\npolicy = "ours"\n')
+    config = SimConfig.read(path, {"slo": {"ttft": "5s"}})
+    assert config.cluster.prefill_nodes == 3
+    assert config.cluster.nic_bytes_per_s == 25e9
+    assert config.slo.ttft_s == 5
+    assert config.scheduler.selection == "earliest"
+    assert config.scheduler == with_policy(SimConfig(), "ours").scheduler
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("[cluster]\nprefil_nodes = 3", "prefill_nodes"),
+        ("[clusters]", "cluster"),
+        ('[scheduler]\npolicy = "best"', "least-load"),
+        ("[cluster]\nprefill_nodes = 3\ngroup_nodes = 2", "whole groups"),
+        ("[cluster]\nprefill_nodes = 0", "at least 1"),
+        ("[cluster", "TOML"),
+    ],
+)
+def test_a_cluster_file_that_cannot_be_names_what_is_wrong(
+    tmp_path: Path, text: str, names: str
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=names):
+        SimConfig.read(path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ([LINE % (0, 0, "[]")], "0 tokens"),
+        ([LINE % (0, 5, "[1, 2]")], "2 block ids"),
+        ([LINE % (0, 600, "[1, 1]")], "twice"),
+        ([LINE % (9, 5, "[]"), LINE % (8, 5, "[]")], "request 2"),
+        (["{"], "line 1"),
+        ([], "no requests"),
+    ],
+)  # fmt: skip
+def test_a_trace_that_cannot_be_names_the_request(
+    tmp_path: Path, lines: list[str], names: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=names):
+        load_trace(path)
+
+
+def test_only_whole_blocks_can_be_shared(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    line = '{"timestamp": %d, "input_length": 1000, "output_length": 2, "hash_ids": [5, 6]}'
+    path.write_text("\n".join(line % at for at in (0, 60_000)))
+    trace = load_trace(path)
+    assert list(trace.blocks) == [0, 0]
+    assert column(simulate(trace, configure()), Outcome.PREFIX_TOKENS) == [0, 512]
+
+
+def test_azure_traces_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    trace = load_trace(path)
+    assert list(trace.tokens) == [374, 396]
+    assert trace.arrival_s[1] == pytest.approx(4.314579, abs=1e-5)
+    assert report(simulate(trace, configure())).finished == 2
+    path.write_text("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,3\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        load_trace(path)
