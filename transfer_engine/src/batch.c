@@ -211,10 +211,10 @@ static te_transfer_state state_of(ms_status status) {
 }
 
 /* Under the batch's lock. */
-static void end_entry(te_batch *batch, entry *ended, ms_status status) {
+static void end_entry(te_batch *batch, entry *ended, ms_status status, int64_t now_ns) {
     ended->status = status;
     ended->state = state_of(status);
-    ended->ended_ns = te_now_ns();
+    ended->ended_ns = now_ns;
     if (ended->region != NULL)
         te_region_release(ended->region);
     ended->region = NULL;
@@ -231,8 +231,9 @@ static void tell(te_batch *batch) {
 
 /* Under the batch's lock: a unit that nobody has begun. */
 static void end_unit(te_batch *batch, unit *work, ms_status status) {
+    int64_t now_ns = te_now_ns();
     for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next)
-        end_entry(batch, &batch->entries[i], status);
+        end_entry(batch, &batch->entries[i], status, now_ns);
 }
 
 static void unit_free(te_batch *batch, unit *work) {
@@ -260,10 +261,12 @@ static void carry(te_batch *batch, unit *work) {
                        &batch->scope, work->deadline_ns);
         te_scope_enter(outer);
     }
+    int64_t now_ns = te_now_ns();
     pthread_mutex_lock(&batch->lock);
     at = 0;
     for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
-        end_entry(batch, &batch->entries[i], pieces == NULL ? MS_NO_MEMORY : pieces[at].status);
+        end_entry(batch, &batch->entries[i], pieces == NULL ? MS_NO_MEMORY : pieces[at].status,
+                  now_ns);
         at++;
     }
     batch->running--;
@@ -333,6 +336,7 @@ static void unit_carried(te_carry *ended) {
     unit *work = carried->work;
     te_batches *batches = batch->engine->batches;
     rest *left = NULL;
+    int64_t now_ns = te_now_ns();
     pthread_mutex_lock(&batch->lock);
     carried_unit **at = &batch->carrying;
     while (*at != carried)
@@ -347,7 +351,7 @@ static void unit_carried(te_carry *ended) {
         entry *each = &batch->entries[i];
         ms_status status = te_carried_status(&carried->items[each->index]);
         if (left == NULL)
-            end_entry(batch, each, status);
+            end_entry(batch, each, status, now_ns);
         else if (!may_go_on(work->opcode, status))
             each->status = status; /* the worker ends it with the others */
     }
@@ -365,7 +369,7 @@ static void unit_carried(te_carry *ended) {
         pthread_mutex_lock(&batch->lock);
         for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
             entry *each = &batch->entries[i];
-            end_entry(batch, each, te_carried_status(&carried->items[each->index]));
+            end_entry(batch, each, te_carried_status(&carried->items[each->index]), now_ns);
         }
         batch->running--;
         tell(batch);
@@ -442,6 +446,8 @@ static carried_unit *prepare_rails(te_batch *batch, unit *work) {
 static uint32_t begin_over_rails(te_batch *batch, uint32_t unit_count) {
     te_batches *batches = batch->engine->batches;
     uint32_t left = 0, begun = 0;
+    if (!atomic_load_explicit(&batch->engine->has_rails, memory_order_acquire))
+        return unit_count; /* most engines never have a peer over rails */
     pthread_mutex_lock(&batches->lock);
     batch->holders += unit_count;
     pthread_mutex_unlock(&batches->lock);
@@ -549,7 +555,7 @@ static uint32_t enqueue(te_batch *batch, const te_transfer_request *requests, si
                                                 deadline_ns, &made, &status)
                                      : NULL;
         if (work == NULL) {
-            end_entry(batch, added, status);
+            end_entry(batch, added, status, now_ns);
             has_ended = true;
             continue;
         }
@@ -595,11 +601,18 @@ static bool call_workers(te_batch *batch, uint32_t unit_count) {
     return called > 0;
 }
 
+/* Whoever names a priority or tenant wants rails, also for a peer with one. */
+static void want_rails(te_engine *engine, const te_transfer_options *options) {
+    if (!te_options_are_default(options))
+        atomic_store_explicit(&engine->has_rails, true, memory_order_release);
+}
+
 static ms_status add_requests(te_batch *batch, const te_transfer_request *requests, size_t count,
                               const te_transfer_options *options, int64_t deadline_ns,
                               uint32_t *unit_count) {
     ms_status status = MS_OK;
     *unit_count = 0;
+    want_rails(batch->engine, options);
     pthread_mutex_lock(&batch->lock);
     if (batch->is_cancelled)
         status = MS_CANCELLED;

@@ -103,6 +103,7 @@ ms_status te_path_open(te_engine *engine, const te_path_config *config, te_path 
         return status;
     }
     path->free_peer = config->free_peer;
+    atomic_store_explicit(&engine->has_rails, true, memory_order_release);
     *result = path;
     return MS_OK;
 }

@@ -167,6 +167,7 @@ struct te_engine {
     struct te_registry *registry; /* memory.c */
     struct te_notes *notes;       /* notify.c */
     struct te_carrier *carrier;   /* carrier.c */
+    _Atomic bool has_rails;       /* a path was opened, or is wanted: batches look for one */
     struct te_remotes *remotes;   /* remote.c */
     struct te_batches *batches;   /* batch.c */
 };
