@@ -16,7 +16,7 @@ OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help tools setup native demo test check c-test hunt model chaos py-test format protos metrics-page bench-peer clean
+.PHONY: help tools setup native demo test check c-test hunt model chaos py-test test-engines format protos metrics-page bench-peer clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -30,6 +30,7 @@ help: tools
 	@echo "make model       search the models of the protocol (FLAGS=--full: all of their states)"
 	@echo "make chaos       real processes under faults, checked; and 10 planted faults, found (root)"
 	@echo "make py-test     the Python tests"
+	@echo "make test-engines  vLLM on the CPU with the store, in environments outside the tree (3.6 GB)"
 	@echo "make format      lay out Python and C"
 	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
 	@echo "make bench-peer  measure against the peer, installed in an environment of its own"
@@ -129,6 +130,13 @@ py-test: setup
 	$(BIN)/pytest
 
 test: check c-test py-test
+
+# Not part of `make test`: the first run installs 3.6 GB. ENGINES=/somewhere keeps them elsewhere.
+ENGINES ?= $(HOME)/.cache/mooncake-store/engines
+test-engines: setup
+	@mkdir -p $(ENGINES)
+	@PYTHON=$(PYTHON) tests/engines/install $(ENGINES)
+	MOONCAKE_STORE_ENGINES=$(ENGINES) $(BIN)/pytest -v tests/engines
 
 # FLAGS="--quick" tries it, FLAGS="--json results/peer.json" keeps the figures.
 bench-peer: setup

@@ -1,0 +1,1 @@
+"""Connectors for inference engines.  Nothing of an engine is imported before its connector is."""

@@ -1,0 +1,270 @@
+"""A worker's half: moves blocks between the paged cache and the store, slice by slice of layers.
+
+A slice's blocks are loaded in the background in the order in which layers are computed, and saved
+when its last layer has been: both beside the computation of the other slices.  A step's saves have
+ended when the step has, so no block is written by anybody while it is sent.
+
+A request of which a block could not be loaded computes with wrong bytes from that layer on, until
+the scheduler has heard of it: none of its blocks is saved any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from mooncake_store.client import CacheIdentity
+from mooncake_store.errors import StoreError
+from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.vllm.paged_layer import PagedLayer
+from mooncake_store.integrations.vllm.plan import Plan, Transfer
+from mooncake_store.integrations.vllm.settings import VllmSettings
+
+__all__ = ["Counts", "WorkerSide", "slices_of"]
+
+log = logging.getLogger("mooncake_store.integrations")
+
+_LOG_PERIOD_S = 10.0
+Memory = tuple[int, int]
+cuda: Any = torch.cuda
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a worker has moved, in blocks; a block of several slices counts once a slice."""
+
+    loaded: int = 0
+    failed: int = 0
+    saved: int = 0
+    known: int = 0  # were stored already
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class _Slice:
+    """Layers that are stored together."""
+
+    identity: CacheIdentity
+    layers: list[PagedLayer]
+    waiting: set[str] = field(default_factory=set)  # layers that are still to be computed
+    loading: Future[list[Any]] | None = None
+
+    @property
+    def block_bytes(self) -> int:
+        return sum(layer.block_bytes for layer in self.layers)
+
+    def key(self, name: bytes) -> str:
+        return self.identity.key(name)
+
+
+def slices_of(names: Sequence[str], count: int) -> list[list[str]]:
+    """Return layers in order, in so many slices that differ by one layer at most."""
+    count = min(count, len(names))
+    ends = [len(names) * at // count for at in range(count + 1)]
+    return [list(names[first:end]) for first, end in pairwise(ends)]
+
+
+def _joined(pieces: Sequence[Memory]) -> list[Memory]:
+    """Return pieces of which those that follow each other in memory are one."""
+    joined: list[Memory] = []
+    for address, length in pieces:
+        if joined and sum(joined[-1]) == address:
+            joined[-1] = (joined[-1][0], joined[-1][1] + length)
+        else:
+            joined.append((address, length))
+    return joined
+
+
+class WorkerSide:
+    """Moves what the scheduler has planned; its calls come from the thread that computes."""
+
+    def __init__(self, store: LateClient, settings: VllmSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self.counts = Counts()
+        self._slices: list[_Slice] = []
+        self._slice_of: dict[str, _Slice] = {}
+        self._plan = Plan()
+        self._saving: list[Future[None]] = []
+        self._tainted: set[str] = set()
+        self._failed_blocks: set[int] = set()
+        self._logged_at = -_LOG_PERIOD_S
+        self._load_stream: Any = None
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="mooncake-store-load")
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="mooncake-store-save")
+
+    def register(
+        self,
+        caches: Mapping[str, torch.Tensor],
+        num_blocks: int,
+        identify: Callable[[str], CacheIdentity],
+    ) -> list[CacheIdentity]:
+        """Take the paged cache, and return the identities of a block's objects.
+
+        Args:
+            caches: By layer, in the order in which layers are computed.
+            num_blocks: Blocks of each.
+            identify: Returns the identity of a layout.
+
+        Raises:
+            ValueError: A block's bytes do not lie together in a layer.
+        """
+        layers: dict[int, PagedLayer] = {}
+        for name, tensor in caches.items():  # layers that share memory are stored once
+            layers.setdefault(tensor.data_ptr(), PagedLayer(name, tensor, num_blocks))
+        by_name = {layer.name: layer for layer in layers.values()}
+        cut = slices_of(list(by_name), self._settings.layer_slices)
+        for index, names in enumerate(cut):
+            layouts = "+".join(by_name[name].layout for name in names)
+            identity = identify(f"slice {index} of {len(cut)}:{layouts}")
+            part = _Slice(identity, [by_name[name] for name in names])
+            self._slices.append(part)
+            self._slice_of.update(dict.fromkeys(names, part))
+        if not all(layer.is_on_host for layer in by_name.values()):
+            self._load_stream = cuda.Stream()
+        return [part.identity for part in self._slices]
+
+    # ---- a step ----------------------------------------------------------------------------------
+
+    def start(self, plan: Plan) -> None:
+        """Begin a step: its loads run from now on."""
+        self._plan = plan
+        self._tainted.difference_update(plan.finished)
+        for part in self._slices:
+            part.waiting = {layer.name for layer in part.layers} if plan.saves else set()
+            part.loading = self._loader.submit(self._load, part, plan) if plan.loads else None
+        if len(self._slices) == 1:
+            self._wait_for(self._slices[0])  # nothing is computed before its first layer anyway
+
+    def wait_for_layer(self, name: str) -> None:
+        """Return when the layer's blocks are loaded, or known not to be."""
+        part = self._slice_of.get(name)
+        if part is not None:
+            self._wait_for(part)
+
+    def _wait_for(self, part: _Slice) -> None:
+        if part.loading is None:
+            return
+        loading, part.loading = part.loading, None
+        for event in loading.result():
+            if event is not None:
+                cuda.current_stream().wait_event(event)
+
+    def layer_computed(self, name: str) -> None:
+        """Save the layer's slice if this was its last one."""
+        part = self._slice_of.get(name)
+        if part is None or name not in part.waiting:
+            return
+        part.waiting.discard(name)
+        if not part.waiting and len(self._slices) > 1:
+            self._begin_save(part)
+
+    def end(self) -> None:
+        """Save what no layer has begun to, and wait until everything of the step has ended."""
+        for part in self._slices:
+            self._wait_for(part)
+        if len(self._slices) == 1:
+            self._begin_save(self._slices[0])
+        else:
+            for part in self._slices:
+                if part.waiting:
+                    part.waiting.clear()
+                    self._begin_save(part)
+        saving, self._saving = self._saving, []
+        for future in saving:
+            future.result()
+        self._plan = Plan()
+
+    def take_failed_blocks(self) -> set[int]:
+        """Return the blocks that could not be loaded since the last call."""
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def close(self) -> None:
+        """Wait for what runs, and end."""
+        self._loader.shutdown()
+        self._saver.shutdown()
+
+    # ---- loading, in its thread ------------------------------------------------------------------
+
+    def _load(self, part: _Slice, plan: Plan) -> list[Any]:
+        """Load a slice of all requests; failures are noted, and nothing is raised."""
+        names = [name for load in plan.loads for name in load.names]
+        block_ids = [block for load in plan.loads for block in load.block_ids]
+        owners = [load.request_id for load in plan.loads for _ in load.names]
+        targets = [layer.targets(block_ids) for layer in part.layers]
+        buffers = [
+            _joined([memories[at] for memories, _, _ in targets]) for at in range(len(names))
+        ]
+        results: Sequence[Any] = [None] * len(names)
+        client = self._store.client
+        try:
+            if client is not None:
+                results = client.get_batch_into(
+                    [part.key(name) for name in names],
+                    buffers,
+                    timeout_s=self._settings.load_timeout_s,
+                )
+        except StoreError as error:
+            self._tell("could not load: %s", error)
+        for result, block, owner in zip(results, block_ids, owners, strict=True):
+            if result == part.block_bytes:
+                self.counts.loaded += 1
+            else:
+                self.counts.failed += 1
+                self._failed_blocks.add(block)
+                self._tainted.add(owner)
+        return [finish(self._load_stream) for _, finish, _ in targets]
+
+    # ---- saving ----------------------------------------------------------------------------------
+
+    def _begin_save(self, part: _Slice) -> None:
+        for save in self._plan.saves:
+            if save.request_id in self._tainted:
+                continue
+            sources = [layer.sources(save.block_ids) for layer in part.layers]
+            self._saving.append(self._saver.submit(self._save, part, save, sources))
+
+    def _save(self, part: _Slice, save: Transfer, sources: Sequence[Any]) -> None:
+        """Save a slice of one request; what cannot be saved is a later miss."""
+        client = self._store.client
+        if client is None:
+            return
+        for _, wait, _ in sources:
+            wait()
+        values = [
+            _joined([memories[at] for memories, _, _ in sources]) for at in range(len(save.names))
+        ]
+        try:
+            results = client.put_batch(
+                [part.key(name) for name in save.names],
+                values,
+                chain=True,
+                replicas=self._settings.replicas,
+                timeout_s=self._settings.save_timeout_s,
+            )
+        except StoreError as error:
+            self.counts.refused += len(save.names)
+            self._tell("could not save: %s", error)
+            return
+        for result in results:
+            if isinstance(result, StoreError):
+                self.counts.refused += 1
+                self._tell("could not save: %s", result)
+            elif result:
+                self.counts.saved += 1
+            else:
+                self.counts.known += 1
+
+    def _tell(self, message: str, error: StoreError) -> None:
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_PERIOD_S:
+            self._logged_at = now
+            log.warning(message, error)
