@@ -164,7 +164,7 @@ class SchedulerConfig:
         "rejected there; admission `all` waits for ever", minimum=0,
     )  # fmt: skip
     forecast_margin: float = setting(
-        0.0,
+        1.0,
         "forecast: standard deviations that the decode batch may exceed its forecast",
         minimum=0,
     )

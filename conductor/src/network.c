@@ -4,8 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What is left of a flow that ends just now is rounding: less than a token has. */
-#define NOTHING_BYTES 1.0
+/* A flow that ends within a microsecond has ended.  Days from the start that is what the clock's double still resolves:
+ * with less, rounding would leave bytes that no step of time can carry, and the clock would stand still. */
+#define NOTHING_S 1e-6
 
 bool network_open(network *net, uint32_t nics) {
     *net = (network){.nics = nics, .next_s = INFINITY};
@@ -69,7 +70,7 @@ bool network_take(network *net, double now_s, flow *ended) {
     network_advance(net, now_s);
     for (uint32_t i = 0; i < net->count; i++) {
         flow *one = &net->flows[i];
-        if (one->left_bytes > NOTHING_BYTES)
+        if (one->left_bytes > one->rate * NOTHING_S)
             continue;
         *ended = *one;
         net->sending[one->source]--;

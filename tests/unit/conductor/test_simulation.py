@@ -145,6 +145,13 @@ def test_flows_share_a_nic_fairly() -> None:
         assert column(replay, Outcome.DECODE_WAIT) == pytest.approx([expected] * 2, rel=0.02)
 
 
+def test_bytes_arrive_also_when_the_clock_is_late() -> None:
+    # A month from the start, a double of seconds steps by hundreds of bytes' time.
+    trace = make([(3e6 + 0.37 * i, 4096 + 13 * i, 3, []) for i in range(50)])
+    found = report(simulate(trace, configure(prefill_nodes=2, decode_nodes=1)))
+    assert found.finished == 50
+
+
 def test_a_fetched_copy_can_be_fetched_on_before_its_request_has_run() -> None:
     prompt = list(range(16))
     trace = make([
