@@ -155,3 +155,36 @@ def test_our_connector(
         cluster.kill_master()
         assert engine.generate(OTHER)["tokens"] == computed["other"]
         assert engine.generate(PROMPT)["tokens"] == computed["prompt"]
+
+
+def test_its_unmodified_mooncake_connector(
+    vllm_python: Path, model: Path, logs: Path, tmp_path: Path, computed: dict[str, list[int]]
+) -> None:
+    with Cluster(pool_size_bytes=256 * MIB, servers=1) as cluster:
+        settings = tmp_path / "mooncake.json"
+        settings.write_text(
+            json.dumps(
+                {
+                    "metadata_server": "P2PHANDSHAKE",
+                    "master_server_address": cluster.address,
+                    "protocol": "tcp",
+                    "device_name": "",
+                    "mode": "standalone-store",
+                    "global_segment_size": 0,
+                    "local_buffer_size": 64 * MIB,
+                }
+            )
+        )
+        config = json.dumps(
+            {
+                "kv_connector": "MooncakeStoreConnector",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"load_async": True},
+            }
+        )
+        env = {"MOONCAKE_CONFIG_PATH": str(settings), "PYTHONHASHSEED": "0"}
+        with Engine(vllm_python, model, logs / "known-produce", config, **env) as engine:
+            assert engine.generate(PROMPT) == {"tokens": computed["prompt"], "loaded": 0}
+        with Engine(vllm_python, model, logs / "known-consume", config, **env) as engine:
+            assert engine.generate(PROMPT) == {"tokens": computed["prompt"], "loaded": 160}
