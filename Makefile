@@ -16,7 +16,7 @@ OUR_C = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' ':
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help tools setup native demo test check c-test hunt model chaos py-test test-engines format protos metrics-page bench-peer clean
+.PHONY: help tools setup native demo test test-rdma check c-test hunt model chaos py-test test-engines format protos metrics-page bench-peer clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -31,6 +31,7 @@ help: tools
 	@echo "make chaos       real processes under faults, checked; and 10 planted faults, found (root)"
 	@echo "make py-test     the Python tests"
 	@echo "make test-engines  vLLM on the CPU with the store, in environments outside the tree (3.6 GB)"
+	@echo "make test-rdma   RDMA in a guest with software NICs (root, Debian 12; builds a kernel once)"
 	@echo "make format      lay out Python and C"
 	@echo "make protos      generate the gRPC stubs again, after a change of a .proto"
 	@echo "make bench-peer  measure against the peer, installed in an environment of its own"
@@ -137,6 +138,12 @@ test-engines: setup
 	@mkdir -p $(ENGINES)
 	@PYTHON=$(PYTHON) tests/engines/install $(ENGINES)
 	MOONCAKE_STORE_ENGINES=$(ENGINES) $(BIN)/pytest -v tests/engines
+
+# docs/rdma.md. RDMA_TEST_RESETS=10000 for the whole of one test.
+test-rdma: setup
+	tests/rdma/guest/run --prepare
+	$(BIN)/python tests/rdma/build.py rdma_test transfer_test rdma_bench
+	tests/rdma/guest/run --seconds 900 tests/rdma/in-guest $(abspath $(BIN)/python)
 
 # FLAGS="--quick" tries it, FLAGS="--json results/peer.json" keeps the figures.
 bench-peer: setup

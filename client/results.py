@@ -248,6 +248,8 @@ class Statistics:
         master_state: 0: it answers; 1: a call had no answer, and it is asked again; 2: no call
             waits for it, and it is asked again in the background.
         nodes_avoided: Store servers that do not answer now.
+        rdma_read_bytes: Read by RDMA; `rdma_write_bytes`: written so.
+        rdma_fallbacks: Reads and writes that went over TCP although there was a way by RDMA.
         epoch: Of the master that it has its session with.
     """
 
@@ -272,6 +274,9 @@ class Statistics:
     master_openings: int
     master_state: int
     nodes_avoided: int
+    rdma_read_bytes: int
+    rdma_write_bytes: int
+    rdma_fallbacks: int
     epoch: int
 
 

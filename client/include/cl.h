@@ -59,6 +59,9 @@ typedef struct cl_counters {
     uint64_t calls_repeated;          /* to the master, after it had not answered */
     uint64_t master_openings;         /* times that nobody waited for the master any more */
     uint32_t epoch, nodes;
+    uint64_t rdma_read_bytes, rdma_write_bytes;
+    uint64_t
+        rdma_fallbacks; /* reads and writes that went over TCP although there was a way by RDMA */
     uint32_t nodes_avoided; /* now, because they do not answer */
     uint32_t master_state; /* cl_breaker_state: 0 it answers, 1 it did not, 2 nobody waits for it */
 } cl_counters;

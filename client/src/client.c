@@ -458,6 +458,11 @@ ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {
                               .calls_repeated = client->calls_repeated,
                               .session = client->session,
                               .epoch = client->epoch};
+    te_rdma_view rdma;
+    te_rdma_look(client->engine, &rdma);
+    counters->rdma_read_bytes = rdma.read_bytes;
+    counters->rdma_write_bytes = rdma.write_bytes;
+    counters->rdma_fallbacks = rdma.fallbacks;
     cl_health_read(client, counters);
     for (size_t i = 0; i < cl_nodes_end(client); i++)
         counters->nodes += client->nodes[i] != NULL;

@@ -535,6 +535,7 @@ ms_status ma_master_open(const ma_config *config, ma_master **out, char *error) 
     engine.io_threads = 1; /* the rule of service.h */
     engine.worker_threads = 1;
     engine.connections_accepted_max = config->connections_max;
+    engine.rdma = 0; /* it has no memory that anybody reads */
     if ((status = te_engine_open(&engine, &master->engine)) != MS_OK) {
         snprintf(error, TE_ERROR_BYTES, "the engine does not open: %s", ms_status_name(status));
         goto out;

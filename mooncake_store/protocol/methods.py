@@ -50,6 +50,10 @@ class Method(IntEnum):
     UNSHARE = 0x15
     NOTIFY = 0x16
     CUT = 0x17
+    RDMA_PORTS = 0x18
+    RDMA_CONNECT = 0x19
+    RDMA_DISCONNECT = 0x1A
+    RDMA_SEGMENT = 0x1B
     # client to master
     EXISTS_KEYS = 0x20
     LOOKUP = 0x21

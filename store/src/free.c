@@ -150,6 +150,32 @@ void st_cut(st_server *server, const char *reason) {
     te_close_matching(server->engine, is_cut, NULL, reason);
 }
 
+static bool may_write(void *context, void *peer_context) {
+    (void)context;
+    const st_peer *peer = peer_context;
+    return peer != NULL && peer->may_write;
+}
+
+/* An extent that was never sealed is taken back without its session: the writer says that it has ended, but what its
+ * NIC has sent may still be on the way, and no version is compared there.  Lock held. */
+static bool is_unwritten(st_server *server, const ms_free_item *item) {
+    st_segment *segment = st_segment_of(server, item->segment);
+    return item->session == 0 && segment != NULL &&
+           st_pages_are_ready(segment, item->page, item->page_count) &&
+           item->version > st_word(segment, item->page) >> 1;
+}
+
+static bool wants_queue_pairs_cut(st_server *server, const ms_free_view *frees) {
+    bool result = false;
+    for (uint32_t at = 0; te_has_queue_pairs(server->engine) && !result && at < frees->items.count;
+         at++) {
+        ms_free_item item;
+        MS_ARRAY_GET(frees->items, at, &item);
+        result = is_unwritten(server, &item);
+    }
+    return result;
+}
+
 /* Remembers the sessions as fenced.  Lock held.  False: no memory, so nothing may be freed.  *connected: some
  * connection of theirs must be cut. */
 static bool fence_sessions(st_server *server, const ms_free_view *frees, bool *connected) {
@@ -191,6 +217,12 @@ void st_run_free(st_server *server, te_peer from, const ms_free_view *frees, boo
         pthread_mutex_lock(&server->lock);
         is_current = frame_is_current(server, from, frees->epoch, frees->incarnation);
     }
+    if (is_current && may_wait && wants_queue_pairs_cut(server, frees)) {
+        pthread_mutex_unlock(&server->lock);
+        te_cut_queue_pairs(server->engine, may_write, NULL);
+        pthread_mutex_lock(&server->lock);
+        is_current = frame_is_current(server, from, frees->epoch, frees->incarnation);
+    }
     for (uint32_t at = 0; is_current && at < frees->items.count; at++) {
         ms_free_item item;
         MS_ARRAY_GET(frees->items, at, &item);
@@ -215,10 +247,10 @@ void st_run_free(st_server *server, te_peer from, const ms_free_view *frees, boo
     free(freed);
 }
 
-/* Whether a frame asks for a fence that has to cut a connection, and so to wait. */
+/* Whether a frame asks for a fence that has to cut a connection or queue pair, and so to wait. */
 static bool must_wait(st_server *server, const ms_free_view *frees) {
-    bool result = false;
     pthread_mutex_lock(&server->lock);
+    bool result = wants_queue_pairs_cut(server, frees);
     for (uint32_t at = 0; !result && at < frees->items.count; at++) {
         ms_free_item item;
         MS_ARRAY_GET(frees->items, at, &item);

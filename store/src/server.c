@@ -189,6 +189,7 @@ static void *grow(void *argument) {
                    server->config.segment_dir);
             return NULL;
         }
+        te_segment_extend(server->engine, 0, atomic_load(&segment->pages_ready) * MS_PAGE_SIZE);
         int64_t used_ns = thread_cpu_ns() - before_ns;
         int64_t permille = server->config.touch_permille;
         if (pause_growth(server, used_ns * (1000 - permille) / permille))
@@ -308,6 +309,7 @@ static ms_status open_pool(st_server *server, char *error) {
 static ms_status serve_pool(st_server *server, char *error) {
     for (uint32_t at = 0; at < server->segment_count; at++) {
         st_segment *segment = &server->segments[at];
+        uint64_t ready = atomic_load(&segment->pages_ready);
         te_segment_config config = {.segment = at,
                                     .address = segment->payload,
                                     .length = segment->page_count * MS_PAGE_SIZE,
@@ -316,6 +318,8 @@ static ms_status serve_pool(st_server *server, char *error) {
                                     .payload_path = segment->payload_path,
                                     .words_path = segment->words_path,
                                     .incarnation = server->header.incarnation,
+                                    .words = segment->words,
+                                    .ready_bytes = ready == 0 ? 1 : ready * MS_PAGE_SIZE,
                                     .ops = {.context = segment,
                                             .read_ahead = st_read_ahead,
                                             .read_begin = st_read_begin,

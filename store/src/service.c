@@ -225,6 +225,15 @@ static void on_close(void *context, te_peer number, void *peer_context, const ch
         free(peer);
 }
 
+/* What the engine says of RDMA is news about the machine; all else is a connection that failed. */
+static void log_of_engine(st_server *server, const char *line) {
+    static const char rdma[] = "rdma: ";
+    if (strncmp(line, rdma, sizeof rdma - 1) == 0)
+        st_log(server, 0, "rdma state=\"%s\"", line + sizeof rdma - 1);
+    else
+        st_log(server, 1, "connection_failed reason=\"%s\"", line);
+}
+
 /* ---- the tick -------------------------------------------------------------------------------------------------- */
 
 /* SERVER_STATS: each second, and whenever more of the pool is ready. */
@@ -234,7 +243,7 @@ static void on_tick(void *context, int64_t now_ns) {
     atomic_store(&server->ticked_ns, now_ns);
     /* A few: whoever floods us with bad connections must not flood the log (the engine counts the rest). */
     for (int lines = 0; lines < 4 && te_engine_log_next(server->engine, line); lines++)
-        st_log(server, 1, "connection_failed reason=\"%s\"", line);
+        log_of_engine(server, line);
     ms_segment_info segments[ST_SEGMENTS_MAX];
     uint64_t pages = 0;
     for (uint32_t at = 0; at < server->segment_count; at++) {

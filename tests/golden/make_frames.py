@@ -651,9 +651,56 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
         ),
         "cancel_task": (request, Method.CANCEL_TASK, ok, wire.TasksRequest(TASK)),
         "cancel_task answered": (answer, Method.CANCEL_TASK, ok, wire.Empty()),
+        "rdma_ports": (request, Method.RDMA_PORTS, ok, wire.Empty()),
+        "rdma_ports answered": (
+            answer,
+            Method.RDMA_PORTS,
+            ok,
+            wire.RdmaPorts(
+                (
+                    wire.RdmaPort(
+                        nic=0,
+                        link=2,
+                        mtu=5,
+                        message_bytes_max=1 << 30,
+                        gids=(wire.RdmaGid(RDMA_GID, 2, 3), wire.RdmaGid(RDMA_GID, 1, 2)),
+                    ),
+                    wire.RdmaPort(nic=2, link=1, mtu=4, message_bytes_max=1 << 23, lid=17),
+                )
+            ),
+        ),
+        "rdma_connect": (request, Method.RDMA_CONNECT, ok, RDMA_END),
+        "rdma_connect answered": (answer, Method.RDMA_CONNECT, ok, RDMA_END),
+        "rdma_disconnect": (request, Method.RDMA_DISCONNECT, ok, wire.SegmentNumber(0x11)),
+        "rdma_disconnect answered": (answer, Method.RDMA_DISCONNECT, ok, wire.Empty()),
+        "rdma_segment": (request, Method.RDMA_SEGMENT, ok, wire.SegmentNumber(1)),
+        "rdma_segment answered": (
+            answer,
+            Method.RDMA_SEGMENT,
+            ok,
+            wire.RdmaSegment(
+                is_whole=1,
+                chunks=(
+                    wire.RdmaChunk(0, 1 << 28, 0x7F00_0000_0000, 0x1234, 0),
+                    wire.RdmaChunk(0, 1 << 20, 0x7E00_0000_0000, 0x5678, 0, is_words=1),
+                ),
+            ),
+        ),
     }
 
 
+RDMA_GID = bytes.fromhex("00000000000000000000ffff0a000005")
+RDMA_END = wire.RdmaEnd(
+    generation=9,
+    nic=2,
+    queue_pair=0x11,
+    packet=0xABCDEF,
+    mtu=5,
+    gid_index=3,
+    gid=RDMA_GID,
+    reads_out=16,
+    reads_in=16,
+)
 PAYLOADS = {"write with a seal": b"helloyou", "exists answered": b"\1\0\1\1"}
 FLAGS = {"inventory": FrameFlag.LAST, "write with a seal": FrameFlag.RELAY}
 SENTENCES = {"stat refused": b"no such key", "note refused": b""}

@@ -45,6 +45,7 @@ typedef struct te_engine_config {
     uint32_t stream_copy_bytes; /* non-temporal stores from this size; default 256 KiB */
     uint32_t helper_copy_bytes; /* second thread from this size; default 1 MiB; 0 = never */
     uint32_t spin_us; /* a caller's spin before sleeping, adaptive up to 8 x; default 20 */
+    uint32_t rdma;    /* use RDMA NICs where both sides have some; default 1; 0 = TCP only */
 } te_engine_config;
 
 void te_engine_config_default(te_engine_config *config);
@@ -61,6 +62,16 @@ ms_status te_spinners_share(const char *path);
 bool te_engine_log_next(te_engine *engine, char *line);
 /* The epoch that goes into the headers of this engine's answers and pushes; 0 at first. */
 void te_engine_set_epoch(te_engine *engine, uint32_t epoch);
+
+/* What RDMA does for this engine; zeros when there is none. */
+typedef struct te_rdma_view {
+    uint32_t nics, nics_up, endpoints, queue_pairs; /* of both sides */
+    uint64_t read_bytes, write_bytes, slices;       /* moved by this side */
+    uint64_t fallbacks;                             /* items that went over TCP after all */
+    uint64_t rail_failures, endpoints_opened;
+    uint64_t registered_bytes, wanted_bytes; /* over all NICs */
+} te_rdma_view;
+void te_rdma_look(te_engine *engine, te_rdma_view *view);
 
 /* Listen on a numeric IPv4 or IPv6 address; port 0 = any; the real one is stored.  `error` gets a
  * sentence. */
@@ -128,6 +139,12 @@ void te_close_peer(te_engine *engine, te_peer peer, const char *reason);
 bool te_peer_is_there(te_engine *engine, te_peer peer);
 size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, void *peer_context),
                          void *match_context, const char *reason);
+/* Destroys the RDMA queue pairs of matching connections, and leaves those open; returns when nothing that was posted to
+ * them can touch memory any more.  Waits for the devices: not from an I/O thread. */
+void te_cut_queue_pairs(te_engine *engine, bool (*match)(void *match_context, void *peer_context),
+                        void *match_context);
+/* Whether any accepted connection has one. */
+bool te_has_queue_pairs(const te_engine *engine);
 
 /* Dial `address` ("ip:port", "[ip]:port", "unix:PATH"), send HELLO, and serve the connection like
  * an accepted one: its frames go to on_request, answers to te_push requests to on_answer, its end
@@ -177,9 +194,16 @@ typedef struct te_segment_config {
     uint64_t payload_offset; /* where in its file the segment begins */
     uint32_t incarnation;
     te_segment_ops ops; /* zeroed = plain memory */
+    /* For RDMA: the words as mapped in this process (NULL: none), how much of the payload exists already (0: all;
+     * te_segment_extend says more), and whether it must not be written. */
+    const void *words;
+    uint64_t ready_bytes;
+    bool is_read_only;
 } te_segment_config;
 
 ms_status te_segment_add(te_engine *engine, const te_segment_config *config);
+/* More of the payload exists: RDMA NICs may reach it. */
+void te_segment_extend(te_engine *engine, uint32_t segment, uint64_t ready_bytes);
 /* Returns when nothing uses it: READs and WRITEs that are under way are broken off (their
  * connections close). Not from an I/O thread. */
 void te_segment_remove(te_engine *engine, uint32_t segment);

@@ -5,7 +5,7 @@
  * Unix socket first, then the one with the fewest connections; one that failed is tried last, for
  * a pause that grows with each failure.
  */
-#include "te_parts.h"
+#include "te_rdma.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -57,6 +57,7 @@ struct te_channel {
     uint64_t request_base;         /* connections number their requests from different starts */
     void *attachments;
     void (*free_attachments)(void *attachments);
+    te_rdma_pool *pools[2]; /* for READs, for WRITEs; NULL: none yet */
 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -754,6 +755,42 @@ void te_checkin(te_connection *connection, bool reusable) {
     destroy_chain(useless);
 }
 
+/* ---- kept by RDMA endpoints ------------------------------------------------------------------ */
+
+void te_connection_park(te_connection *connection) {
+    te_channel *channel = connection->channel;
+    te_hand_over(connection);
+    te_scope_remove(connection);
+    pthread_mutex_lock(&channel->lock);
+    connection->is_parked = true;
+    channel->count--;
+    pthread_cond_signal(&channel->changed);
+    go_out(channel);
+    pthread_mutex_unlock(&channel->lock);
+}
+
+void te_connection_unpark(te_connection *connection) {
+    te_channel *channel = connection->channel;
+    pthread_mutex_lock(&channel->lock);
+    connection->is_parked = false;
+    channel->count++;
+    channel->inside++;
+    pthread_mutex_unlock(&channel->lock);
+}
+
+bool te_connection_is_current(te_connection *connection) {
+    te_channel *channel = connection->channel;
+    pthread_mutex_lock(&channel->lock);
+    bool is_current =
+        !channel->is_closing && connection->hello_generation == channel->hello_generation;
+    pthread_mutex_unlock(&channel->lock);
+    return is_current;
+}
+
+bool te_connection_is_silent(const te_connection *connection) { return is_alive(connection); }
+
+te_rdma_pool **te_channel_pools(te_channel *channel) { return channel->pools; }
+
 /* ---- a new HELLO, the end -------------------------------------------------------------------- */
 
 void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_length) {
@@ -814,6 +851,9 @@ void te_channel_get_health(te_channel *channel, te_channel_health *health) {
     health->failures = channel->failures;
     for (const te_connection *connection = channel->all; connection != NULL;
          connection = connection->all_next) {
+        if (connection->is_parked) {
+            continue;
+        }
         const te_connection *idle = channel->idle;
         while (idle != NULL && idle != connection) {
             idle = idle->next;
@@ -839,6 +879,9 @@ void te_channel_close(te_channel *channel) {
     te_connection *useless = take_useless(channel, true, 0);
     break_off(channel); /* callers that wait for an answer get the end of the stream */
     pthread_cond_broadcast(&channel->changed);
+    pthread_mutex_unlock(&channel->lock);
+    te_rdma_channel_close(channel); /* its endpoints give their connections back */
+    pthread_mutex_lock(&channel->lock);
     while (channel->inside > 0) {
         pthread_cond_wait(&channel->changed, &channel->lock);
     }

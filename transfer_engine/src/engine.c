@@ -1,6 +1,6 @@
 /* The engine object: configuration, start and stop, its log, and the helpers that every file here
  * uses. */
-#include "te_parts.h"
+#include "te_rdma.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -159,6 +159,7 @@ void te_engine_config_default(te_engine_config *config) {
         .stream_copy_bytes = 256u << 10,
         .helper_copy_bytes = 1u << 20,
         .spin_us = 20,
+        .rdma = 1,
     };
 }
 
@@ -254,6 +255,7 @@ void te_engine_close(te_engine *engine) {
     te_io_stop(engine);
     te_parts_close(engine);
     te_segments_close(engine);
+    te_rdma_close(engine->rdma);
     te_workers_close(engine); /* I/O threads have asked it for workers until they ended */
     free(engine->peers);
     free(engine->log_lines);

@@ -36,6 +36,7 @@ struct te_region {
     _Atomic uint32_t users;
     int payload_descriptor, words_descriptor; /* -1: private memory */
     _Atomic uint64_t *word;                   /* 1 while registered */
+    struct te_rdma_range *rdma;               /* its segment's; NULL: not for RDMA */
 };
 
 struct te_registry {
@@ -261,8 +262,11 @@ ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t
                                 .incarnation = registry->incarnation};
     if (!is_writable)
         config.ops.write_begin = refuse_write;
+    config.is_read_only = !is_writable;
     status = te_segment_add(engine, &config);
-    if (status != MS_OK) {
+    if (status == MS_OK) {
+        region->rdma = te_segment_rdma(engine, region->segment);
+    } else {
         pthread_rwlock_wrlock(&registry->lock);
         take_out(registry, position(registry, address));
         pthread_rwlock_unlock(&registry->lock);
@@ -322,6 +326,8 @@ ms_status te_region_hold(te_registry *registry, uint64_t address, uint64_t lengt
 void te_region_release(te_region *region) {
     atomic_fetch_sub_explicit(&region->users, 1, memory_order_release);
 }
+
+struct te_rdma_range *te_region_rdma(const te_region *region) { return region->rdma; }
 
 const char *te_region_location(const te_region *region) { return region->location; }
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "te_rdma.h"
 #include "te_session.h"
 
 #include "te_fault.h"
@@ -268,7 +269,12 @@ static ms_status try_once(te_remote *remote, te_session *session, te_opcode opco
                           te_scope *scope, bool is_last_try, bool *is_stale, int64_t deadline_ns) {
     frame_set frames = {0};
     ms_status status = MS_OK;
-    te_path *path = te_session_path(remote->engine, session, !te_options_are_default(options));
+    /* RDMA NICs have their own rails below te_read and te_write. */
+    bool is_for_nics = te_options_are_default(options) && !session->is_local &&
+                       te_rdma_serves(session->channels[0], opcode == TE_WRITE);
+    te_path *path =
+        is_for_nics ? NULL
+                    : te_session_path(remote->engine, session, !te_options_are_default(options));
     prepare(remote, session, opcode, pieces, count, scope, is_last_try, &frames, is_stale,
             deadline_ns);
     if (opcode == TE_WRITE && session->is_local && frames.count > 0)

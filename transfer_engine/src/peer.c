@@ -7,7 +7,7 @@
  * thread drains the queue when epoll says that the socket takes more.  A READ's answer is queued
  * as a job whose bytes come from the segment, and only the I/O thread moves it on.
  */
-#include "te_internal.h"
+#include "te_rdma.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -516,6 +516,7 @@ void te_link_close(te_link *link, const char *reason) {
     pthread_mutex_unlock(&link->lock);
 
     te_io_forget(link);
+    te_rdma_link_cut(link); /* before the peer can know that the connection has ended */
     shutdown(link->descriptor, SHUT_RDWR);
     if (link->write != NULL) {
         te_write_job_free(link, link->write);
@@ -574,6 +575,7 @@ static void close_from_outside(te_link *link, const char *reason) {
 
 void te_link_cut(te_link *link, const char *reason) {
     close_from_outside(link, reason);
+    te_rdma_link_cut(link);
     /* A step is one receive without waiting, or one piece of a copy: it takes no lock and ends
      * soon. */
     pthread_mutex_lock(&link->lock);
@@ -635,6 +637,20 @@ size_t te_close_matching(te_engine *engine, bool (*match)(void *match_context, v
         closed++;
     }
     return closed;
+}
+
+void te_cut_queue_pairs(te_engine *engine, bool (*match)(void *match_context, void *peer_context),
+                        void *match_context) {
+    uint32_t slot = 0;
+    te_link *link;
+    while ((link = next_match(engine, &slot, match, match_context)) != NULL) {
+        te_rdma_link_cut(link);
+        te_link_release(link);
+    }
+}
+
+bool te_has_queue_pairs(const te_engine *engine) {
+    return engine->rdma != NULL && atomic_load(&engine->rdma->accepted_queue_pairs) > 0;
 }
 
 /* ---- dialling -------------------------------------------------------------------------------- */

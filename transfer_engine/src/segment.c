@@ -3,7 +3,7 @@
  * A job of a link holds its segments, so that te_segment_remove can say when the memory is free.
  * Lookups happen once for a run of items of one segment; the table is small and sorted.
  */
-#include "te_internal.h"
+#include "te_rdma.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,8 @@ void te_segments_open(te_engine *engine) {
 }
 
 static void segment_free(te_segment *segment) {
+    te_rdma_range_close(segment->rdma);
+    te_rdma_range_close(segment->rdma_words);
     free((void *)(uintptr_t)segment->config.payload_path);
     free((void *)(uintptr_t)segment->config.words_path);
     free(segment);
@@ -28,6 +30,56 @@ void te_segments_close(te_engine *engine) {
     free(engine->segments);
     pthread_mutex_destroy(&engine->segments_lock);
     pthread_cond_destroy(&engine->segments_changed);
+}
+
+/* Registration with the RDMA NICs begins before anybody can ask for it. */
+static void reach_by_rdma(te_segment *segment) {
+    te_rdma *rdma = segment->engine->rdma;
+    const te_segment_config *config = &segment->config;
+    /* Whoever wants to be asked before each READ or WRITE is not asked by a NIC.  Words do instead: they are read behind
+     * the bytes, and who may write is settled by the queue pair and the SEAL. */
+    bool wants_to_be_asked = config->ops.read_begin != NULL || config->ops.write_begin != NULL;
+    if (rdma == NULL || (wants_to_be_asked && config->words == NULL && !config->is_read_only)) {
+        return;
+    }
+    uint64_t ready = config->ready_bytes == 0 ? config->length : config->ready_bytes;
+    bool is_served = segment->engine->config.io_threads > 0;
+    segment->rdma = te_rdma_range_open(rdma, config->address, config->length, ready,
+                                       config->is_read_only ? TE_RDMA_SERVED_READING
+                                       : is_served          ? TE_RDMA_SERVED
+                                                            : TE_RDMA_OWN);
+    if (config->words != NULL) {
+        uint64_t bytes = (config->length + MS_PAGE_SIZE - 1) / MS_PAGE_SIZE * sizeof(uint64_t);
+        segment->rdma_words =
+            te_rdma_range_open(rdma, config->words, bytes, bytes, TE_RDMA_SERVED_READING);
+    }
+}
+
+struct te_rdma_range *te_segment_rdma(te_engine *engine, uint32_t number) {
+    if (engine->rdma == NULL) {
+        return NULL;
+    }
+    te_segment *segment = te_segment_get(engine, number);
+    if (segment == NULL) {
+        return NULL;
+    }
+    te_rdma_range *range = segment->rdma;
+    te_segment_put(segment);
+    return range;
+}
+
+void te_segment_extend(te_engine *engine, uint32_t number, uint64_t ready_bytes) {
+    if (engine->rdma == NULL) {
+        return;
+    }
+    te_segment *segment = te_segment_get(engine, number);
+    if (segment == NULL) {
+        return;
+    }
+    if (segment->rdma != NULL) {
+        te_rdma_range_extend(segment->rdma, ready_bytes);
+    }
+    te_segment_put(segment);
 }
 
 /* Where `number` is or belongs. */
@@ -77,6 +129,9 @@ ms_status te_segment_add(te_engine *engine, const te_segment_config *config) {
     segment->config.payload_path = copy_path(config->payload_path, &failed);
     segment->config.words_path = copy_path(config->words_path, &failed);
     status = failed ? MS_NO_MEMORY : MS_OK;
+    if (status == MS_OK) {
+        reach_by_rdma(segment);
+    }
 
     pthread_mutex_lock(&engine->segments_lock);
     uint32_t place = find_place(engine, config->segment);

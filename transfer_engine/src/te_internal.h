@@ -47,6 +47,7 @@ typedef struct te_segment te_segment;
 typedef struct te_read_job te_read_job;
 typedef struct te_write_job te_write_job;
 typedef struct te_workers te_workers;
+typedef struct te_rdma te_rdma;
 
 /* ---- segments (segment.c) -------------------------------------------------------------------- */
 
@@ -55,6 +56,8 @@ struct te_segment {
     te_engine *engine;
     uint32_t users;  /* under engine->segments_lock: jobs of links, calls of te_segment_get */
     bool is_removed; /* under engine->segments_lock */
+    /* Registered with the RDMA NICs; NULL: not for RDMA. */
+    struct te_rdma_range *rdma, *rdma_words;
 };
 
 /* The segment of that number, held until te_segment_put; NULL when there is none. */
@@ -62,6 +65,8 @@ te_segment *te_segment_get(te_engine *engine, uint32_t number);
 void te_segment_hold(te_segment *segment);
 void te_segment_put(te_segment *segment);
 bool te_segment_is_removed(te_segment *segment);
+/* Its registration with the RDMA NICs; NULL: none. */
+struct te_rdma_range *te_segment_rdma(te_engine *engine, uint32_t number);
 void te_segments_open(te_engine *engine);
 void te_segments_close(te_engine *engine);
 
@@ -170,6 +175,7 @@ struct te_engine {
     _Atomic bool has_rails;       /* a path was opened, or is wanted: batches look for one */
     struct te_remotes *remotes;   /* remote.c */
     struct te_batches *batches;   /* batch.c */
+    te_rdma *rdma;                /* rdma.c; NULL: no RDMA here */
 };
 
 unsigned te_fork_generation(void);
@@ -289,8 +295,10 @@ struct te_link {
     te_out *out_first, *out_last;
     _Atomic size_t out_bytes; /* written under lock, read anywhere */
     _Atomic uint32_t out_count;
-    uint32_t posts;   /* te_post bits not yet handled */
-    char reason[160]; /* why it is closing */
+    uint32_t posts;                       /* te_post bits not yet handled */
+    char reason[160];                     /* why it is closing */
+    struct te_rdma_accepted *queue_pairs; /* rdma_server.c; none are added when it is closing */
+    uint32_t cutting;                     /* threads that destroy some of them */
 
     /* The I/O thread's own: */
     te_link_state state;
@@ -408,6 +416,7 @@ struct te_connection {
     bool is_unix;
     bool is_broken;      /* an exchange failed half way: never used again */
     bool is_handed_over; /* who checked it out will not check it in */
+    bool is_parked;      /* of an RDMA endpoint: counts neither as in use nor towards the limit */
     uint32_t rail;       /* index of its address */
     uint32_t hello_generation;
     uint32_t epoch;
@@ -459,6 +468,16 @@ void te_hello_default(const te_engine *engine, uint8_t hello[TE_HELLO_DEFAULT_BY
 /* Around a call that touches the channel after it has checked a connection in: te_channel_close
  * waits for it. CLOSED: it is closing; then there is nothing to leave. */
 ms_status te_channel_enter(te_channel *channel);
+/* A connection that was checked out stays open for an RDMA endpoint, beyond the channel's books; taken back to be
+ * checked in.  te_channel_close does not wait for it, but closes the endpoints first. */
+void te_connection_park(te_connection *connection);
+void te_connection_unpark(te_connection *connection);
+/* It was opened with the HELLO that counts now, to the place that is meant now. */
+bool te_connection_is_current(te_connection *connection);
+/* Nothing has come on it, not its end either. */
+bool te_connection_is_silent(const te_connection *connection);
+/* The RDMA endpoints of a channel, for READs and for WRITEs: rdma_pool.c. */
+struct te_rdma_pool **te_channel_pools(te_channel *channel);
 void te_channel_leave(te_channel *channel);
 te_engine *te_channel_engine(const te_channel *channel);
 /* Keeps the sentence of a failed exchange for te_channel_error. */

@@ -5,6 +5,7 @@
 
 #include "ms_frame.h"
 #include "te_carrier.h"
+#include "te_rdma.h"
 #include "te_remote.h"
 
 #include "te_fault.h"
@@ -19,6 +20,8 @@ ms_status te_parts_open(te_engine *engine) {
         status = te_shared_open(&engine->shm->shared);
     if (status == MS_OK)
         status = te_loans_open(&engine->shm->loans);
+    if (status == MS_OK && engine->config.rdma != 0)
+        status = te_rdma_open(engine, &engine->rdma);
     if (status == MS_OK)
         status = te_registry_open(&engine->registry);
     if (status == MS_OK)
@@ -35,6 +38,7 @@ ms_status te_parts_open(te_engine *engine) {
     te_registry_install(engine);
     te_notes_install(engine);
     te_cuts_install(engine);
+    te_rdma_install(engine);
     return MS_OK;
 }
 
@@ -43,6 +47,7 @@ void te_parts_stop(te_engine *engine) {
     te_remotes_close(engine->remotes);
     engine->remotes = NULL;
     te_carrier_stop(engine);
+    te_rdma_stop(engine->rdma);
 }
 
 void te_parts_close(te_engine *engine) {

@@ -14,7 +14,7 @@
  * which is right when every item is OK; else the bytes of later items lie too far in front, and
  * are moved to their places.
  */
-#include "te_parts.h"
+#include "te_rdma.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -654,6 +654,108 @@ static ms_status run(const transfer *wanted) {
     return status;
 }
 
+/* ---- what RDMA has left ----------------------------------------------------------------------- */
+
+static ms_status read_rest(const transfer *wanted) {
+    size_t left = 0, at = 0;
+    for (size_t i = 0; i < wanted->count; i++) {
+        left += wanted->results[i].status == MS_PENDING;
+    }
+    if (left == 0 || left == wanted->count) {
+        return left == 0 ? MS_OK : run(wanted);
+    }
+    ms_read_item *items = malloc(left * sizeof *items);
+    void **targets = malloc(left * sizeof *targets);
+    ms_read_result *results = malloc(left * sizeof *results);
+    ms_status status = MS_NO_MEMORY;
+    if (items != NULL && targets != NULL && results != NULL) {
+        for (size_t i = 0; i < wanted->count; i++) {
+            if (wanted->results[i].status == MS_PENDING) {
+                items[at] = wanted->reads[i];
+                targets[at] = wanted->targets[i];
+                results[at++] = (ms_read_result){.status = MS_PENDING};
+            }
+        }
+        transfer rest = *wanted;
+        rest.count = left;
+        rest.reads = items;
+        rest.targets = targets;
+        rest.results = results;
+        status = run(&rest);
+        at = 0;
+        for (size_t i = 0; i < wanted->count && status == MS_OK; i++) {
+            if (wanted->results[i].status == MS_PENDING) {
+                wanted->results[i] = results[at++];
+            }
+        }
+    }
+    free(items);
+    free((void *)targets);
+    free(results);
+    return status;
+}
+
+static ms_status write_all(transfer *wanted);
+
+/* What RDMA has written travels no more: such an item stays only for its seal. */
+static ms_status write_rest(const transfer *wanted) {
+    size_t left = 0, at = 0, moved = 0;
+    for (size_t i = 0; i < wanted->count; i++) {
+        moved += wanted->statuses[i] == MS_OK;
+        left += wanted->statuses[i] != MS_OK || wanted->writes[i].seal_length > 0;
+    }
+    transfer rest = *wanted;
+    if (left == 0 || moved == 0) {
+        return left == 0 ? MS_OK : write_all(&rest);
+    }
+    ms_write_item *items = malloc(left * sizeof *items);
+    const void **sources = malloc(left * sizeof *sources);
+    uint32_t *statuses = malloc(left * sizeof *statuses);
+    ms_status status = MS_NO_MEMORY;
+    if (items != NULL && sources != NULL && statuses != NULL) {
+        for (size_t i = 0; i < wanted->count; i++) {
+            bool is_there = wanted->statuses[i] == MS_OK;
+            if (is_there && wanted->writes[i].seal_length == 0) {
+                continue;
+            }
+            items[at] = wanted->writes[i];
+            sources[at] = wanted->sources[i];
+            statuses[at] = MS_PENDING;
+            if (is_there) {
+                items[at].offset = items[at].length = 0;
+            }
+            at++;
+        }
+        rest.count = left;
+        rest.writes = items;
+        rest.sources = sources;
+        rest.statuses = statuses;
+        status = write_all(&rest);
+        at = 0;
+        for (size_t i = 0; i < wanted->count && status == MS_OK; i++) {
+            if (wanted->statuses[i] != MS_OK || wanted->writes[i].seal_length > 0) {
+                wanted->statuses[i] = statuses[at++];
+            }
+        }
+    }
+    free(items);
+    free((void *)sources);
+    free(statuses);
+    return status;
+}
+
+/* Small writes go with their SEAL in one frame: there is nothing to gain. */
+static bool is_for_rdma(const transfer *wanted) {
+    if (wanted->engine->rdma == NULL) {
+        return false;
+    }
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < wanted->count; i++) {
+        bytes += item_payload(wanted, i);
+    }
+    return bytes >= wanted->engine->rdma->settings.write_bytes_min;
+}
+
 /* ---- the interface --------------------------------------------------------------------------- */
 
 ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
@@ -673,7 +775,13 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
     }
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
-        status = count == 0 ? MS_OK : run(&wanted);
+        bool is_tried = wanted.engine->rdma != NULL && count > 0;
+        if (is_tried) {
+            status = te_rdma_read(channel, items, targets, count, results, deadline_ns);
+        }
+        if (status == MS_OK && count > 0) {
+            status = is_tried ? read_rest(&wanted) : run(&wanted);
+        }
         te_channel_leave(channel);
     }
     for (size_t i = 0; status != MS_OK && i < count; i++) {
@@ -783,7 +891,13 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
     }
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
-        status = count == 0 ? MS_OK : write_all(&wanted);
+        bool is_tried = count > 0 && is_for_rdma(&wanted);
+        if (is_tried) {
+            status = te_rdma_write(channel, items, sources, count, statuses, deadline_ns);
+        }
+        if (status == MS_OK && count > 0) {
+            status = is_tried ? write_rest(&wanted) : write_all(&wanted);
+        }
         te_channel_leave(channel);
     }
     for (size_t i = 0; status != MS_OK && i < count; i++) {

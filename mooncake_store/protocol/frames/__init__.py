@@ -73,6 +73,14 @@ from mooncake_store.protocol.frames.metadata import (
     Removed,
     StatAnswer,
 )
+from mooncake_store.protocol.frames.rdma import (
+    RdmaChunk,
+    RdmaEnd,
+    RdmaGid,
+    RdmaPort,
+    RdmaPorts,
+    RdmaSegment,
+)
 from mooncake_store.protocol.frames.storage import (
     Adopt,
     Copy,
@@ -181,6 +189,12 @@ __all__ = [
     "PutEnd",
     "PutItem",
     "PutStart",
+    "RdmaChunk",
+    "RdmaEnd",
+    "RdmaGid",
+    "RdmaPort",
+    "RdmaPorts",
+    "RdmaSegment",
     "ReadItem",
     "ReadRequest",
     "ReadResult",

@@ -28,6 +28,7 @@ from mooncake_store.protocol.frames.metadata import (
     Removed,
     StatAnswer,
 )
+from mooncake_store.protocol.frames.rdma import RdmaEnd, RdmaPorts, RdmaSegment
 from mooncake_store.protocol.frames.storage import (
     Adopt,
     Copy,
@@ -65,6 +66,10 @@ REQUESTS: dict[Method, type[Body]] = {
     Method.UNSHARE: SegmentNumber,
     Method.NOTIFY: Notify,
     Method.CUT: Cut,
+    Method.RDMA_PORTS: Empty,
+    Method.RDMA_CONNECT: RdmaEnd,
+    Method.RDMA_DISCONNECT: SegmentNumber,
+    Method.RDMA_SEGMENT: SegmentNumber,
     Method.EXISTS_KEYS: Hashes,
     Method.LOOKUP: Hashes,
     Method.MATCH_PREFIX: Match,
@@ -116,6 +121,10 @@ ANSWERS: dict[Method, type[Body]] = {
     Method.UNSHARE: Empty,
     Method.NOTIFY: Empty,
     Method.CUT: Cut,
+    Method.RDMA_PORTS: RdmaPorts,
+    Method.RDMA_CONNECT: RdmaEnd,
+    Method.RDMA_DISCONNECT: Empty,
+    Method.RDMA_SEGMENT: RdmaSegment,
     Method.EXISTS_KEYS: Empty,
     Method.LOOKUP: Locations,
     Method.MATCH_PREFIX: Locations,

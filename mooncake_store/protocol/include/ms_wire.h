@@ -83,6 +83,11 @@ enum ms_method {
     MS_UNSHARE = 0x15,
     MS_NOTIFY = 0x16, /* application message between engines */
     MS_CUT = 0x17,    /* close another connection of the asker, for certain */
+    /* RDMA: queue pairs belong to the connection over which they were agreed, and have its right */
+    MS_RDMA_PORTS = 0x18,
+    MS_RDMA_CONNECT = 0x19,
+    MS_RDMA_DISCONNECT = 0x1a, /* answered when the queue pair is destroyed */
+    MS_RDMA_SEGMENT = 0x1b,    /* where a segment is registered, and under which keys */
     /* client -> master */
     MS_EXISTS_KEYS = 0x20,
     MS_LOOKUP = 0x21,
@@ -221,6 +226,60 @@ enum ms_member_state {
     MS_MEMBER_DRAINING = 2,
     MS_MEMBER_GONE = 3
 };
+
+/* ---- RDMA -------------------------------------------------------------------------------------- */
+enum ms_rdma_link { MS_RDMA_INFINIBAND = 1, MS_RDMA_ETHERNET = 2 };
+enum ms_rdma_gid_type {
+    MS_RDMA_GID_INFINIBAND = 0,
+    MS_RDMA_GID_ROCE_V1 = 1,
+    MS_RDMA_GID_ROCE_V2 = 2
+};
+
+typedef struct ms_rdma_gid {
+    uint8_t raw[16];
+    uint8_t type;  /* ms_rdma_gid_type */
+    uint8_t index; /* in the port's table */
+    uint8_t reserved[6];
+} ms_rdma_gid;
+_Static_assert(sizeof(ms_rdma_gid) == 24, "wire");
+
+/* RDMA_PORTS: empty body.  Answer: list of ms_rdma_port, each followed by its gid_count ms_rdma_gid. */
+typedef struct ms_rdma_port {
+    uint32_t nic; /* the number by which this process names it */
+    uint8_t link; /* ms_rdma_link */
+    uint8_t mtu;  /* active: 1 = 256, 2 = 512, ... 5 = 4096 bytes */
+    uint16_t lid;
+    uint32_t message_bytes_max;
+    uint32_t gid_count;
+} ms_rdma_port;
+_Static_assert(sizeof(ms_rdma_port) == 16, "wire");
+
+/* RDMA_CONNECT: the asker's end.  Answer: the answerer's, with the same generation. */
+typedef struct ms_rdma_end {
+    uint64_t generation; /* of the asker's endpoint */
+    uint32_t nic;        /* of the answerer */
+    uint32_t queue_pair;
+    uint32_t packet; /* the sender's first packet sequence number, 24 bits */
+    uint16_t lid;
+    uint8_t mtu;       /* request: at most; answer: what both use */
+    uint8_t gid_index; /* of the answerer */
+    uint8_t gid[16];   /* of the sender */
+    uint8_t reads_out; /* READs that the sender has outstanding at most */
+    uint8_t reads_in;  /* and answers at once */
+    uint8_t reserved[6];
+} ms_rdma_end;
+_Static_assert(sizeof(ms_rdma_end) == 48, "wire");
+
+/* RDMA_SEGMENT: u32 segment, u32 zero.  Answer: u32 is_whole (all that the segment has is in the list), u32 zero; list
+ * of ms_rdma_chunk. */
+typedef struct ms_rdma_chunk {
+    uint64_t offset, length; /* of the segment's bytes, or of its table of words */
+    uint64_t address;
+    uint32_t key;
+    uint16_t nic;
+    uint16_t is_words;
+} ms_rdma_chunk;
+_Static_assert(sizeof(ms_rdma_chunk) == 32, "wire");
 
 /* ---- locations and grants ----------------------------------------------------------------------- */
 typedef struct ms_extent {

@@ -98,6 +98,32 @@ static bool valid_notify(const void *body, size_t length) {
            ms_reader_string(&reader, MS_NOTIFY_BYTES_MAX, &message) && ms_reader_is_done(&reader);
 }
 
+static bool valid_rdma_ports(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    for (uint32_t left = ms_reader_list(&reader, sizeof(ms_rdma_port)); left != 0; left--) {
+        ms_rdma_port port;
+        ms_array gids;
+        if (!MS_READER_STRUCT(&reader, &port) ||
+            !ms_reader_items(&reader, port.gid_count, sizeof(ms_rdma_gid), &gids))
+            return false;
+    }
+    return ms_reader_is_done(&reader);
+}
+
+static bool valid_rdma_end(const void *body, size_t length) {
+    return valid_struct(body, length, sizeof(ms_rdma_end));
+}
+
+static bool valid_rdma_segment(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    ms_array chunks;
+    (void)ms_reader_u32(&reader);
+    (void)ms_reader_u32(&reader);
+    uint32_t count = ms_reader_list(&reader, sizeof(ms_rdma_chunk));
+    return ms_reader_items(&reader, count, sizeof(ms_rdma_chunk), &chunks) &&
+           ms_reader_is_done(&reader);
+}
+
 static bool valid_match(const void *body, size_t length) {
     ms_match_view match;
     return ms_read_match(body, length, &match);
@@ -339,6 +365,10 @@ static const form forms[] = {
     [MS_UNSHARE] = {valid_eight, valid_empty, false},
     [MS_NOTIFY] = {valid_notify, valid_empty, false},
     [MS_CUT] = {valid_eight, valid_eight, false},
+    [MS_RDMA_PORTS] = {valid_empty, valid_rdma_ports, false},
+    [MS_RDMA_CONNECT] = {valid_rdma_end, valid_rdma_end, false},
+    [MS_RDMA_DISCONNECT] = {valid_eight, valid_empty, false},
+    [MS_RDMA_SEGMENT] = {valid_eight, valid_rdma_segment, false},
     [MS_EXISTS_KEYS] = {valid_hashes, valid_empty, false},
     [MS_LOOKUP] = {valid_hashes, valid_locations, false},
     [MS_MATCH_PREFIX] = {valid_match, valid_locations, false},

@@ -1,0 +1,715 @@
+/* Moving items over the rails of an endpoint, by the thread that has taken it.
+ *
+ * Items are cut into slices at the bounds of registrations; each slice goes to the rail that is predicted to be through with
+ * it first.  Requests of one round are chained and handed to the NIC at once, and only the last of a chain (and every
+ * eighth) asks for a completion: queue pairs complete in order, so it speaks for those before it.
+ *
+ * A rail that fails is left: its queue pair is destroyed, and what was flying on it goes over the others.  A READ is over with
+ * that.  A WRITE is over when the peer says that it has destroyed its end as well: until then a packet that the network
+ * has kept could still be applied.
+ *
+ * After the last payload byte of all rails has come, the generation words are read (protocol 4.2); before a WRITE
+ * counts as done, each queue pair that was used has READ 8 bytes behind it, so that what was written is in memory (4.5).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "te_rdma.h"
+
+#include "te_fault.h"
+
+#define SIGNAL_EVERY 8u
+#define RAIL_BYTES_MAX (4u << 20)   /* in flight on a rail, beside its first slice */
+#define LOOK_NS (20 * TE_NS_PER_MS) /* so often is looked whether a NIC has lost its link */
+#define POLLS_LEAST 16u
+#define POLLS_MOST 4096u
+#define LARGE_BYTES (64u << 10) /* take longer than anybody should spin */
+#define LEARN_AGAIN 16u
+#define WORDS_AT_ONCE (TE_RDMA_SCRATCH_BYTES / sizeof(uint64_t) - TE_RDMA_RAILS_MAX)
+#define FEW 64u
+#define MEASURED_BYTES_MIN (64u << 10) /* less says more about latency than about bandwidth */
+
+enum item_state { ITEM_OPEN = 0, ITEM_FOR_TCP = 1 };
+
+typedef struct exchange {
+    te_rdma *rdma;
+    te_rdma_endpoint *endpoint;
+    te_channel *channel;
+    const ms_read_item *reads; /* NULL: WRITEs */
+    const ms_write_item *writes;
+    void *const *targets;
+    const void *const *sources;
+    size_t count;
+    int64_t deadline_ns;
+    uint8_t *states;     /* enum item_state */
+    te_region **regions; /* held; NULL: not registered */
+    size_t next_item;
+    uint64_t next_offset;
+    te_rdma_slice *returned; /* room for all that can fly */
+    uint32_t returned_count;
+    ms_status status;
+    uint64_t bytes;
+} exchange;
+
+static uint64_t length_of(const exchange *moved, size_t i) {
+    return moved->reads != NULL ? moved->reads[i].length : moved->writes[i].length;
+}
+
+static uint64_t offset_of(const exchange *moved, size_t i) {
+    return moved->reads != NULL ? moved->reads[i].offset : moved->writes[i].offset;
+}
+
+static uint32_t segment_of(const exchange *moved, size_t i) {
+    return moved->reads != NULL ? moved->reads[i].segment : moved->writes[i].segment;
+}
+
+/* In the segment: WRITE items of a version name pages. */
+static uint64_t place_of(const exchange *moved, size_t i) {
+    bool has_pages = moved->reads == NULL && moved->writes[i].version != 0;
+    return (has_pages ? (uint64_t)moved->writes[i].page * MS_PAGE_SIZE : 0) + offset_of(moved, i);
+}
+
+/* Inside its extent: no server looks at it, so we do. */
+static bool is_inside(const exchange *moved, size_t i) {
+    uint64_t offset = offset_of(moved, i), length = length_of(moved, i);
+    if (length > UINT64_MAX / 4 || offset > UINT64_MAX / 4)
+        return false;
+    if (moved->reads != NULL || moved->writes[i].version == 0)
+        return true;
+    return offset + length <= (uint64_t)moved->writes[i].page_count * MS_PAGE_SIZE;
+}
+
+static uint8_t *local_of(const exchange *moved, size_t i) {
+    return moved->reads != NULL ? moved->targets[i] : (uint8_t *)(uintptr_t)moved->sources[i];
+}
+
+static void leave_to_tcp(exchange *moved, size_t item) {
+    if (moved->states[item] == ITEM_OPEN)
+        atomic_fetch_add_explicit(&moved->rdma->counters.fallbacks, 1, memory_order_relaxed);
+    moved->states[item] = ITEM_FOR_TCP;
+}
+
+/* ---- cutting ------------------------------------------------------------------------------------------------------ */
+
+static te_rdma_rail *any_rail(const te_rdma_endpoint *endpoint) {
+    for (uint32_t i = 0; i < endpoint->rail_count; i++)
+        if (endpoint->rails[i]->is_alive)
+            return endpoint->rails[i];
+    return NULL;
+}
+
+/* The next slice from the cursor; false: no item is left. */
+static bool cut(exchange *moved, te_rdma_slice *slice) {
+    const te_rdma_rail *rail = any_rail(moved->endpoint);
+    for (; rail != NULL && moved->next_item < moved->count;
+         moved->next_item++, moved->next_offset = 0) {
+        size_t i = moved->next_item;
+        uint64_t left = length_of(moved, i) - moved->next_offset;
+        if (moved->states[i] != ITEM_OPEN || left == 0)
+            continue;
+        te_rdma_chunk chunk;
+        uint64_t place = place_of(moved, i) + moved->next_offset;
+        /* All of it or nothing: an item that is refused has touched nothing. */
+        bool is_there =
+            moved->next_offset > 0 ||
+            (is_inside(moved, i) &&
+             te_rdma_remote_key(moved->endpoint, segment_of(moved, i), false, rail->remote_nic,
+                                place + left - 1, &chunk, moved->deadline_ns));
+        if (!is_there || !te_rdma_remote_key(moved->endpoint, segment_of(moved, i), false,
+                                             rail->remote_nic, place, &chunk, moved->deadline_ns)) {
+            leave_to_tcp(moved, i);
+            continue;
+        }
+        uint64_t most = moved->rdma->settings.slice_bytes;
+        uint64_t run = chunk.length - (place - chunk.offset);
+        most = run < most ? run : most;
+        const uint8_t *local = local_of(moved, i) + moved->next_offset;
+        te_rdma_range *range = moved->regions[i] == NULL ? NULL : te_region_rdma(moved->regions[i]);
+        if (range == NULL) {
+            most = most < TE_RDMA_SLOT_BYTES ? most : TE_RDMA_SLOT_BYTES;
+        } else {
+            uint64_t base, length, chunk_bytes = te_rdma_range_chunk_bytes(range);
+            te_rdma_range_span(range, &base, &length);
+            run = chunk_bytes - ((uint64_t)(uintptr_t)local - base) % chunk_bytes;
+            most = run < most ? run : most;
+        }
+        /* No crumbs behind the last whole slice. */
+        uint64_t taken = left <= most ? left : left < 2 * most && range != NULL ? left / 2 : most;
+        *slice = (te_rdma_slice){
+            .item = (uint32_t)i, .length = (uint32_t)taken, .offset = moved->next_offset};
+        moved->next_offset += taken;
+        return true;
+    }
+    return false;
+}
+
+static bool next_slice(exchange *moved, te_rdma_slice *slice) {
+    while (moved->returned_count > 0) {
+        *slice = moved->returned[--moved->returned_count];
+        if (moved->states[slice->item] == ITEM_OPEN)
+            return true;
+    }
+    return cut(moved, slice);
+}
+
+/* ---- posting ------------------------------------------------------------------------------------------------------ */
+
+static te_rdma_rail *choose(const exchange *moved, uint64_t bytes) {
+    te_rdma_rail *best = NULL;
+    double best_ns = 0;
+    for (uint32_t i = 0; i < moved->endpoint->rail_count; i++) {
+        te_rdma_rail *rail = moved->endpoint->rails[i];
+        if (!rail->is_alive || rail->count == rail->qp.depth - 1 || rail->count == TE_RDMA_DEPTH ||
+            (rail->count > 0 && rail->bytes_in_flight + bytes > RAIL_BYTES_MAX) ||
+            !atomic_load_explicit(&rail->qp.nic->is_up, memory_order_relaxed))
+            continue;
+        uint64_t on_nic =
+            atomic_load_explicit(&rail->qp.nic->bytes_in_flight, memory_order_relaxed);
+        double predicted_ns = (double)(on_nic + bytes) * rail->ns_per_byte;
+        if (best == NULL || predicted_ns < best_ns) {
+            best = rail;
+            best_ns = predicted_ns;
+        }
+    }
+    return best;
+}
+
+/* The request for a slice at the end of the rail's chain.  False: it has to wait for a slot. */
+static bool chain(exchange *moved, te_rdma_rail *rail, te_rdma_slice slice) {
+    uint8_t *local = local_of(moved, slice.item) + slice.offset;
+    uint64_t place = place_of(moved, slice.item) + slice.offset;
+    te_rdma_chunk chunk;
+    if (!te_rdma_remote_key(moved->endpoint, segment_of(moved, slice.item), false, rail->remote_nic,
+                            place, &chunk, moved->deadline_ns)) {
+        leave_to_tcp(moved, slice.item);
+        return true;
+    }
+    verbs_send_wr *request = &rail->requests[rail->chained];
+    verbs_sge *part = &rail->parts[rail->chained];
+    te_rdma_key key = {0};
+    te_region *region = moved->regions[slice.item];
+    te_rdma_range *range = region == NULL ? NULL : te_region_rdma(region);
+    bool is_write = moved->reads == NULL;
+    bool is_inline = is_write && slice.length <= rail->qp.inline_max;
+    bool is_registered = range != NULL &&
+                         te_rdma_range_key(range, rail->qp.nic, (uint64_t)(uintptr_t)local, &key) &&
+                         key.run >= slice.length;
+    if (!is_inline && !is_registered) {
+        te_rdma_bounce *bounce = moved->rdma->bounce;
+        if (slice.length > TE_RDMA_SLOT_BYTES) { /* registered on other NICs only */
+            leave_to_tcp(moved, slice.item);
+            return true;
+        }
+        slice.slot = te_rdma_slot_take(bounce);
+        if (slice.slot == NULL)
+            return false;
+        if (!te_rdma_range_key(te_rdma_bounce_range(bounce), rail->qp.nic,
+                               (uint64_t)(uintptr_t)slice.slot, &key) ||
+            key.run < slice.length) {
+            te_rdma_slot_give(bounce, slice.slot);
+            leave_to_tcp(moved, slice.item);
+            return true;
+        }
+        if (is_write)
+            memcpy(slice.slot, local, slice.length);
+        local = slice.slot;
+    }
+    slice.remote = chunk.address + (place - chunk.offset);
+    *part =
+        (verbs_sge){.addr = (uint64_t)(uintptr_t)local, .length = slice.length, .lkey = key.local};
+    *request = (verbs_send_wr){
+        .wr_id = (rail->first + rail->count) % TE_RDMA_DEPTH,
+        .sg_list = part,
+        .num_sge = 1,
+        .opcode = is_write ? VERBS_WR_RDMA_WRITE : VERBS_WR_RDMA_READ,
+        .send_flags = (is_inline ? VERBS_SEND_INLINE : 0) |
+                      (rail->chained % SIGNAL_EVERY == SIGNAL_EVERY - 1 ? VERBS_SEND_SIGNALED : 0),
+        .rdma = {.remote_addr = slice.remote, .rkey = chunk.key}};
+    if (is_write) {
+        rail->touched = slice.remote;
+        rail->touched_key = chunk.key;
+    }
+    rail->flying[(rail->first + rail->count) % TE_RDMA_DEPTH] = slice;
+    rail->count++;
+    rail->chained++;
+    rail->bytes_in_flight += slice.length;
+    atomic_fetch_add_explicit(&rail->qp.nic->bytes_in_flight, slice.length, memory_order_relaxed);
+    return true;
+}
+
+static void give_slots(exchange *moved, te_rdma_slice *slices, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (slices[i].slot != NULL) {
+            te_rdma_slot_give(moved->rdma->bounce, slices[i].slot);
+            slices[i].slot = NULL;
+        }
+}
+
+/* The rail is left; what was flying on it is to be repeated. */
+static void leave(exchange *moved, te_rdma_rail *rail) {
+    te_rdma_slice *lost = moved->returned + moved->returned_count;
+    bool had_writes = moved->reads == NULL && (rail->count > 0 || rail->touched != 0);
+    uint32_t count = te_rdma_rail_break(moved->endpoint, rail, lost);
+    give_slots(moved, lost, count);
+    moved->returned_count += count;
+    if (had_writes && !te_rdma_rail_confirm(moved->endpoint, rail, te_now_ns()) &&
+        moved->status == MS_OK) {
+        moved->status = MS_IO_ERROR;
+        te_channel_set_error(moved->channel, "an RDMA queue pair broke, and the peer did not "
+                                             "confirm that its end is gone");
+    }
+    moved->endpoint->is_broken = moved->endpoint->is_broken || moved->endpoint->alive_count == 0;
+}
+
+static void post(exchange *moved, te_rdma_rail *rail) {
+    verbs_send_wr *bad = NULL;
+    if (rail->chained == 0)
+        return;
+    if (rail->count == rail->chained && moved->endpoint->alive_count > 1) {
+        rail->busy_from_ns = te_now_ns();
+        rail->busy_bytes = 0;
+    }
+    for (uint32_t i = 0; i + 1 < rail->chained; i++)
+        rail->requests[i].next = &rail->requests[i + 1];
+    rail->requests[rail->chained - 1].next = NULL;
+    rail->requests[rail->chained - 1].send_flags |= VERBS_SEND_SIGNALED;
+    rail->chained = 0;
+    if (verbs_post(rail->qp.qp, rail->requests, &bad) != 0)
+        leave(moved, rail);
+}
+
+/* As much as the rails take now. */
+static void fill(exchange *moved) {
+    te_rdma_endpoint *endpoint = moved->endpoint;
+    te_rdma_slice slice;
+    bool has_room = true;
+    while (has_room && moved->status == MS_OK && !endpoint->is_broken) {
+        uint64_t bytes = moved->rdma->settings.slice_bytes;
+        te_rdma_rail *rail = choose(moved, bytes < RAIL_BYTES_MAX ? bytes : RAIL_BYTES_MAX);
+        if (rail == NULL || !next_slice(moved, &slice))
+            break;
+        slice.slot = NULL;
+        has_room = chain(moved, rail, slice);
+        if (!has_room)
+            moved->returned[moved->returned_count++] = slice;
+    }
+    for (uint32_t i = 0; i < endpoint->rail_count; i++)
+        if (endpoint->rails[i]->is_alive)
+            post(moved, endpoint->rails[i]);
+}
+
+/* ---- completions -------------------------------------------------------------------------------------------------- */
+
+/* Two devices may use one number. */
+static te_rdma_rail *rail_of(const te_rdma_endpoint *endpoint, const te_rdma_cq *cq,
+                             uint32_t qp_num) {
+    for (uint32_t i = 0; i < endpoint->rail_count; i++) {
+        te_rdma_rail *rail = endpoint->rails[i];
+        if (rail->is_alive && rail->cq == cq && rail->qp.qp->qp_num == qp_num)
+            return rail;
+    }
+    return NULL;
+}
+
+/* How fast a rail is, from when it was given something to when it had nothing any more. */
+static void measure(te_rdma_rail *rail) {
+    if (rail->busy_from_ns != 0 && rail->busy_bytes >= MEASURED_BYTES_MIN) {
+        double measured = (double)(te_now_ns() - rail->busy_from_ns) / (double)rail->busy_bytes;
+        rail->ns_per_byte += (measured - rail->ns_per_byte) / 4;
+    }
+    rail->busy_from_ns = 0;
+    rail->busy_bytes = 0;
+}
+
+static void arrived(exchange *moved, te_rdma_rail *rail) {
+    te_rdma_slice *slice = &rail->flying[rail->first];
+    if (slice->slot != NULL) {
+        if (moved->reads != NULL)
+            memcpy(local_of(moved, slice->item) + slice->offset, slice->slot, slice->length);
+        te_rdma_slot_give(moved->rdma->bounce, slice->slot);
+    }
+    rail->bytes_in_flight -= slice->length;
+    rail->busy_bytes += slice->length;
+    atomic_fetch_sub_explicit(&rail->qp.nic->bytes_in_flight, slice->length, memory_order_relaxed);
+    moved->bytes += slice->length;
+    atomic_fetch_add_explicit(&moved->rdma->counters.slices, 1, memory_order_relaxed);
+    rail->first = (rail->first + 1) % TE_RDMA_DEPTH;
+    rail->count--;
+    if (rail->count == 0)
+        measure(rail);
+}
+
+/* Requests are numbered by their places in the rail's ring; all before the one that is told have completed too. */
+static void completed(exchange *moved, te_rdma_rail *rail, const verbs_wc *done) {
+    uint32_t last = (uint32_t)(done->wr_id & (TE_RDMA_DEPTH - 1));
+    uint32_t ahead = (last + TE_RDMA_DEPTH - rail->first) % TE_RDMA_DEPTH;
+    bool is_ok = done->status == VERBS_WC_SUCCESS;
+    for (uint32_t i = 0; i < ahead + is_ok && rail->count > 0; i++)
+        arrived(moved, rail);
+    if (is_ok)
+        return;
+    /* What was asked for, not the rail, is at fault: another rail would meet the same. */
+    bool is_refused = done->status != VERBS_WC_RETRY_EXC_ERR && done->status != VERBS_WC_FLUSH_ERR;
+    if (is_refused && rail->count > 0)
+        leave_to_tcp(moved, rail->flying[rail->first].item);
+    leave(moved, rail);
+}
+
+static uint32_t cqs_in_use(const te_rdma_endpoint *endpoint, te_rdma_cq **cqs) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < TE_RDMA_NICS_MAX; i++)
+        if (endpoint->cqs[i].cq != NULL && !atomic_load(&endpoint->cqs[i].nic->is_gone))
+            cqs[count++] = (te_rdma_cq *)(uintptr_t)&endpoint->cqs[i];
+    return count;
+}
+
+typedef void on_completion(exchange *moved, te_rdma_rail *rail, const verbs_wc *done);
+
+static bool take_completions(exchange *moved, te_rdma_cq *const *cqs, uint32_t cq_count,
+                             on_completion *handle) {
+    bool any = false;
+    for (uint32_t i = 0; i < cq_count; i++) {
+        verbs_wc done[16];
+        int count = te_rdma_cq_poll(cqs[i], done, 16);
+        for (int j = 0; j < count; j++) {
+            te_rdma_rail *rail = rail_of(moved->endpoint, cqs[i], done[j].qp_num);
+            if (rail != NULL)
+                handle(moved, rail, &done[j]);
+        }
+        any = any || count > 0;
+    }
+    return any;
+}
+
+/* Rails whose NIC has lost its link, or that the end of the call breaks off. */
+static void leave_dead(exchange *moved, bool is_over) {
+    for (uint32_t i = 0; i < moved->endpoint->rail_count; i++) {
+        te_rdma_rail *rail = moved->endpoint->rails[i];
+        bool is_down = !atomic_load_explicit(&rail->qp.nic->is_up, memory_order_relaxed);
+        if (rail->is_alive && (is_over ? rail->count > 0 || rail->touched != 0 : is_down))
+            leave(moved, rail);
+    }
+}
+
+static uint64_t bytes_flying(const te_rdma_endpoint *endpoint) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < endpoint->rail_count; i++)
+        bytes += endpoint->rails[i]->bytes_in_flight;
+    return bytes;
+}
+
+/* Until at least one completion was handled, or a rail was left, or the call has to end (moved->status). */
+static void await(exchange *moved, on_completion *handle) {
+    te_rdma_endpoint *endpoint = moved->endpoint;
+    te_rdma_cq *cqs[TE_RDMA_NICS_MAX];
+    uint32_t cq_count = cqs_in_use(endpoint, cqs);
+    uint32_t *learned = &endpoint->polls_max[bytes_flying(endpoint) > LARGE_BYTES];
+    uint32_t polls = ++endpoint->waits % LEARN_AGAIN == 0 ? TE_RDMA_POLLS_FIRST : 0;
+    polls = *learned > polls ? *learned : polls;
+    for (uint32_t i = 0; i < polls; i++)
+        if (take_completions(moved, cqs, cq_count, handle)) {
+            uint32_t wanted = 2 * i < POLLS_MOST ? 2 * i : POLLS_MOST;
+            *learned = wanted > *learned ? wanted : *learned;
+            return;
+        }
+    *learned = *learned > POLLS_LEAST ? *learned - *learned / 4 : POLLS_LEAST;
+    for (;;) {
+        int64_t now_ns = te_now_ns(), until_ns = now_ns + LOOK_NS;
+        bool is_readable = false;
+        until_ns = until_ns < moved->deadline_ns ? until_ns : moved->deadline_ns;
+        te_rdma_cqs_wait(cqs, cq_count, endpoint->connection->descriptor, until_ns, &is_readable);
+        if (take_completions(moved, cqs, cq_count, handle))
+            return;
+        uint32_t alive = endpoint->alive_count;
+        te_scope *scope = te_scope_current();
+        if (scope != NULL && te_scope_is_cancelled(scope))
+            moved->status = MS_CANCELLED;
+        else if (now_ns >= moved->deadline_ns)
+            moved->status = MS_TIMEOUT;
+        else if (is_readable)
+            endpoint->is_broken = true; /* the peer has ended the connection */
+        if (moved->status == MS_OK && !endpoint->is_broken)
+            leave_dead(moved, false);
+        if (moved->status != MS_OK || endpoint->is_broken || endpoint->alive_count != alive)
+            return;
+    }
+}
+
+static bool is_flying(const te_rdma_endpoint *endpoint) {
+    for (uint32_t i = 0; i < endpoint->rail_count; i++)
+        if (endpoint->rails[i]->count > 0)
+            return true;
+    return false;
+}
+
+/* ---- phases ------------------------------------------------------------------------------------------------------- */
+
+static void move_payload(exchange *moved) {
+    te_rdma_endpoint *endpoint = moved->endpoint;
+    for (;;) {
+        fill(moved);
+        if (moved->status != MS_OK || endpoint->is_broken)
+            break;
+        if (!is_flying(endpoint)) {
+            if (moved->returned_count == 0 && moved->next_item == moved->count)
+                break;
+            if (choose(moved, 0) == NULL) {
+                endpoint->is_broken = true; /* every NIC has lost its link */
+                break;
+            }
+            if (moved->returned_count > 0) /* all slots are in use by others */
+                leave_to_tcp(moved, moved->returned[--moved->returned_count].item);
+            continue;
+        }
+        await(moved, completed);
+    }
+    if (moved->status == MS_OK && !endpoint->is_broken)
+        return;
+    leave_dead(moved, true);
+    /* What has not arrived is TCP's. */
+    while (moved->returned_count > 0)
+        leave_to_tcp(moved, moved->returned[--moved->returned_count].item);
+    for (; moved->next_item < moved->count; moved->next_item++)
+        if (length_of(moved, moved->next_item) > 0)
+            leave_to_tcp(moved, moved->next_item);
+}
+
+/* Small READs into the scratch memory: one a rail (`touched`), or of words.  They fly as slices of no item. */
+static bool chain_small(exchange *moved, te_rdma_rail *rail, uint64_t remote, uint32_t key,
+                        uint32_t slot) {
+    if (rail->count == rail->qp.depth - 1 || rail->count == TE_RDMA_DEPTH)
+        return false;
+    verbs_sge *part = &rail->parts[rail->chained];
+    *part = (verbs_sge){.addr = (uint64_t)(uintptr_t)(moved->endpoint->scratch + slot * 8),
+                        .length = sizeof(uint64_t),
+                        .lkey = rail->scratch->lkey};
+    rail->requests[rail->chained++] =
+        (verbs_send_wr){.wr_id = (rail->first + rail->count) % TE_RDMA_DEPTH,
+                        .sg_list = part,
+                        .num_sge = 1,
+                        .opcode = VERBS_WR_RDMA_READ,
+                        .rdma = {.remote_addr = remote, .rkey = key}};
+    rail->flying[(rail->first + rail->count) % TE_RDMA_DEPTH] = (te_rdma_slice){.item = UINT32_MAX};
+    rail->count++;
+    return true;
+}
+
+static void small_completed(exchange *moved, te_rdma_rail *rail, const verbs_wc *done) {
+    uint32_t last = (uint32_t)(done->wr_id & (TE_RDMA_DEPTH - 1));
+    uint32_t ahead = (last + TE_RDMA_DEPTH - rail->first) % TE_RDMA_DEPTH + 1;
+    if (done->status != VERBS_WC_SUCCESS) {
+        leave(moved, rail);
+        moved->returned_count = 0;
+        return;
+    }
+    ahead = ahead < rail->count ? ahead : rail->count;
+    rail->first = (rail->first + ahead) % TE_RDMA_DEPTH;
+    rail->count -= ahead;
+}
+
+/* Posts what is chained and waits for all of it.  False: a rail failed meanwhile, or the call has to end. */
+static bool await_small(exchange *moved) {
+    te_rdma_endpoint *endpoint = moved->endpoint;
+    uint32_t alive = endpoint->alive_count;
+    for (uint32_t i = 0; i < endpoint->rail_count; i++)
+        if (endpoint->rails[i]->is_alive)
+            post(moved, endpoint->rails[i]);
+    while (moved->status == MS_OK && !endpoint->is_broken && endpoint->alive_count == alive &&
+           is_flying(endpoint))
+        await(moved, small_completed);
+    if (moved->status == MS_OK && !endpoint->is_broken && endpoint->alive_count == alive)
+        return true;
+    leave_dead(moved, true);
+    moved->returned_count = 0;
+    return false;
+}
+
+/* The words of items [first, end) that are open, over one rail.  False: try another one. */
+static bool read_words_over(exchange *moved, te_rdma_rail *rail, size_t first, size_t end,
+                            ms_read_result *results) {
+    uint32_t slot = 0, slots[WORDS_AT_ONCE];
+    size_t at = first, begun = first;
+    while (at < end) {
+        uint32_t page = UINT32_MAX, segment = UINT32_MAX;
+        for (; at < end && slot < WORDS_AT_ONCE && at - begun < WORDS_AT_ONCE; at++) {
+            const ms_read_item *item = &moved->reads[at];
+            te_rdma_chunk chunk;
+            slots[at - begun] = UINT32_MAX;
+            if (moved->states[at] != ITEM_OPEN || (item->flags & 1) == 0)
+                continue;
+            if (slot > 0 && item->guard_page == page && item->segment == segment) {
+                slots[at - begun] = slot - 1; /* pieces of one extent */
+                continue;
+            }
+            uint64_t offset = (uint64_t)item->guard_page * sizeof(uint64_t);
+            if (!te_rdma_remote_key(moved->endpoint, item->segment, true, rail->remote_nic, offset,
+                                    &chunk, moved->deadline_ns)) {
+                leave_to_tcp(moved, at);
+                continue;
+            }
+            if (!chain_small(moved, rail, chunk.address + (offset - chunk.offset), chunk.key, slot))
+                break;
+            page = item->guard_page;
+            segment = item->segment;
+            slots[at - begun] = slot++;
+        }
+        if (slot > 0 && !await_small(moved))
+            return false;
+        for (size_t i = begun; i < at; i++)
+            if (slots[i - begun] != UINT32_MAX)
+                memcpy(&results[i].word, moved->endpoint->scratch + slots[i - begun] * 8,
+                       sizeof results[i].word);
+        begun = at;
+        slot = 0;
+    }
+    return true;
+}
+
+static void read_words(exchange *moved, ms_read_result *results) {
+    for (;;) {
+        te_rdma_rail *rail = any_rail(moved->endpoint);
+        if (rail == NULL || moved->status != MS_OK || moved->endpoint->is_broken)
+            break;
+        if (read_words_over(moved, rail, 0, moved->count, results))
+            return;
+    }
+    for (size_t i = 0; i < moved->count; i++)
+        if (moved->reads[i].flags & 1)
+            leave_to_tcp(moved, i);
+}
+
+/* What was written is in the peer's memory when each queue pair has read behind it. */
+static void push_writes(exchange *moved) {
+    te_rdma_endpoint *endpoint = moved->endpoint;
+    bool any = false;
+    for (uint32_t i = 0; i < endpoint->rail_count; i++) {
+        te_rdma_rail *rail = endpoint->rails[i];
+        if (rail->is_alive && rail->touched != 0)
+            any = chain_small(moved, rail, rail->touched, rail->touched_key,
+                              (uint32_t)WORDS_AT_ONCE + i);
+    }
+    bool is_pushed = !any || await_small(moved);
+    for (uint32_t i = 0; i < endpoint->rail_count; i++)
+        endpoint->rails[i]->touched = 0;
+    for (size_t i = 0; !is_pushed && i < moved->count; i++)
+        if (length_of(moved, i) > 0)
+            leave_to_tcp(moved, i);
+}
+
+/* ---- whole calls --------------------------------------------------------------------------------------------------- */
+
+/* Room for what a call needs to know of its items, on the stack for a few. */
+typedef struct room {
+    uint8_t few_states[FEW];
+    te_region *few_regions[FEW];
+} room;
+
+static bool begin(exchange *moved, room *space) {
+    moved->states = space->few_states;
+    moved->regions = space->few_regions;
+    if (moved->count > FEW) {
+        moved->states = malloc(moved->count);
+        moved->regions = malloc(moved->count * sizeof *moved->regions);
+        if (moved->states == NULL || moved->regions == NULL) {
+            free(moved->states);
+            free((void *)moved->regions);
+            return false;
+        }
+    }
+    memset(moved->states, ITEM_OPEN, moved->count);
+    memset((void *)moved->regions, 0, moved->count * sizeof *moved->regions);
+    return true;
+}
+
+static void end(exchange *moved, room *space) {
+    for (size_t i = 0; i < moved->count; i++)
+        if (moved->regions[i] != NULL)
+            te_region_release(moved->regions[i]);
+    if (moved->states != space->few_states) {
+        free(moved->states);
+        free((void *)moved->regions);
+    }
+}
+
+/* The item's local memory, held while it moves. */
+static void hold(exchange *moved, size_t i) {
+    te_registry *registry = moved->rdma->engine->registry;
+    uint64_t length = length_of(moved, i);
+    if (length == 0)
+        return;
+    ms_status status = te_region_hold(registry, (uint64_t)(uintptr_t)local_of(moved, i), length,
+                                      moved->reads != NULL, &moved->regions[i]);
+    if (status == MS_REFUSED)
+        leave_to_tcp(moved, i); /* read-only memory as target: TCP finds the words for it */
+}
+
+static ms_status exchange_all(exchange *moved, bool is_writing, ms_read_result *results) {
+    moved->endpoint = te_rdma_take(moved->channel, is_writing, moved->deadline_ns);
+    if (moved->endpoint == NULL) {
+        for (size_t i = 0; i < moved->count; i++)
+            moved->states[i] = ITEM_FOR_TCP;
+        return MS_OK;
+    }
+    moved->returned = moved->endpoint->returned;
+    ms_status in_scope = te_scope_add(moved->endpoint->connection);
+    if (in_scope != MS_OK)
+        moved->status = in_scope;
+    move_payload(moved);
+    if (results != NULL)
+        read_words(moved, results);
+    else
+        push_writes(moved);
+    te_scope_remove(moved->endpoint->connection);
+    te_rdma_give(moved->channel, moved->endpoint);
+    return moved->status;
+}
+
+ms_status te_rdma_read(te_channel *channel, const ms_read_item *items, void *const *targets,
+                       size_t count, ms_read_result *results, int64_t deadline_ns) {
+    te_rdma *rdma = te_channel_engine(channel)->rdma;
+    room space;
+    exchange moved = {.rdma = rdma,
+                      .channel = channel,
+                      .reads = items,
+                      .targets = targets,
+                      .count = count,
+                      .deadline_ns = deadline_ns};
+    if (!begin(&moved, &space))
+        return MS_OK; /* TCP needs less */
+    for (size_t i = 0; i < count; i++)
+        hold(&moved, i);
+    ms_status status = exchange_all(&moved, false, results);
+    for (size_t i = 0; i < count && status == MS_OK; i++)
+        if (moved.states[i] == ITEM_OPEN)
+            results[i].status = MS_OK;
+    atomic_fetch_add_explicit(&rdma->counters.read_bytes, moved.bytes, memory_order_relaxed);
+    end(&moved, &space);
+    return status;
+}
+
+ms_status te_rdma_write(te_channel *channel, const ms_write_item *items, const void *const *sources,
+                        size_t count, uint32_t *statuses, int64_t deadline_ns) {
+    te_rdma *rdma = te_channel_engine(channel)->rdma;
+    room space;
+    exchange moved = {.rdma = rdma,
+                      .channel = channel,
+                      .writes = items,
+                      .sources = sources,
+                      .count = count,
+                      .deadline_ns = deadline_ns};
+    if (!begin(&moved, &space))
+        return MS_OK;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].source != 0)
+            moved.states[i] = ITEM_FOR_TCP; /* the peer copies it */
+        else
+            hold(&moved, i);
+    }
+    ms_status status = exchange_all(&moved, true, NULL);
+    for (size_t i = 0; i < count && status == MS_OK; i++)
+        if (moved.states[i] == ITEM_OPEN && items[i].length > 0)
+            statuses[i] = MS_OK;
+    atomic_fetch_add_explicit(&rdma->counters.write_bytes, moved.bytes, memory_order_relaxed);
+    end(&moved, &space);
+    return status;
+}
