@@ -95,7 +95,7 @@ static bool inside(const te_mapping *mapping, const cl_location *location,
 
 static ms_status read_mapped(cl_client *client, const te_mapping *mapping,
                              const cl_location *location, const cl_replica *replica,
-                             const cl_item *item) {
+                             const cl_item *item, uint64_t batch_bytes) {
     if (!inside(mapping, location, replica))
         return MS_GONE;
     cl_cursor cursor;
@@ -110,7 +110,7 @@ static ms_status read_mapped(cl_client *client, const te_mapping *mapping,
         while (length > 0) {
             uint64_t run;
             uint8_t *target = cl_cursor_next(&cursor, length, &run);
-            te_copy(client->engine, target, source, run);
+            te_copy_part(client->engine, target, source, run, batch_bytes);
             source += run;
             length -= run;
         }
@@ -350,8 +350,8 @@ static bool choose_and_map(cl_client *client, read_state *state, const te_mappin
 }
 
 /* One item with a location: copy when it is on this host; else its node is left in the state. */
-static void read_or_choose(cl_client *client, cl_item *item, read_state *state, int64_t deadline_ns,
-                           cl_failure *failure) {
+static void read_or_choose(cl_client *client, cl_item *item, read_state *state,
+                           uint64_t batch_bytes, int64_t deadline_ns, cl_failure *failure) {
     if (!item->is_range && item->size < state->location->size) {
         item->bytes = state->location->size;
         item->status = MS_BUFFER_TOO_SMALL;
@@ -368,7 +368,7 @@ static void read_or_choose(cl_client *client, cl_item *item, read_state *state, 
     if (mapping == NULL)
         return;
     const cl_replica *replica = &state->location->replicas[state->replica];
-    ms_status status = read_mapped(client, mapping, state->location, replica, item);
+    ms_status status = read_mapped(client, mapping, state->location, replica, item, batch_bytes);
     state->node = NULL;
     if (status != MS_OK) {
         stale(client, item, state);
@@ -431,10 +431,14 @@ static ms_status look_up(cl_client *client, cl_item *items, read_state *states, 
 static void read_located(cl_client *client, cl_item *items, read_state *states, size_t count,
                          int64_t deadline_ns, cl_failure *failure) {
     bool any = false;
+    uint64_t batch_bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        if (items[i].status == MS_PENDING && states[i].location != NULL)
+            batch_bytes += wanted(&items[i], states[i].location);
     for (size_t i = 0; i < count; i++) {
         if (items[i].status != MS_PENDING || states[i].location == NULL)
             continue;
-        read_or_choose(client, &items[i], &states[i], deadline_ns, failure);
+        read_or_choose(client, &items[i], &states[i], batch_bytes, deadline_ns, failure);
         any = any || (items[i].status == MS_PENDING && states[i].node != NULL);
     }
     if (!any)

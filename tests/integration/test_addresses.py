@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -115,3 +116,29 @@ def test_what_is_no_number_or_no_list_raises(shared_cluster: Cluster) -> None:
     client.close()
     with pytest.raises(ClosedError):
         client.exists_numbers([key("k")])
+
+
+def test_large_batches_of_pieces_at_odd_addresses_are_exact(client: Client) -> None:
+    count, lengths = 48, [4096, 1, 16411, 8191, 65536, 4097, 63, 30000]
+    size = sum(lengths)
+    source = bytearray(random.Random(7).randbytes(count * size))
+    target = bytearray(count * (size + len(lengths)) + 64)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(source))
+    to = ctypes.addressof(ctypes.c_char.from_buffer(target)) + 3
+    keys = [key(f"large/{index}") for index in range(count)]
+    sources = [begin + index * size for index in range(count)]
+    assert client.put_addresses(keys, sources, [size] * count) == [1] * count
+    targets, at = [], to
+    for _ in keys:
+        pieces = []
+        for length in lengths:
+            pieces.append(at)
+            at += length + 1  # a byte between two pieces stays as it is
+        targets.append(pieces)
+    assert client.get_addresses(keys, targets, [lengths] * count) == [size] * count
+    seen, expected = 3, 0
+    for _ in keys:
+        for length in lengths:
+            assert target[seen : seen + length] == source[expected : expected + length]
+            assert target[seen + length] == 0
+            seen, expected = seen + length + 1, expected + length

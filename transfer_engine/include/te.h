@@ -346,6 +346,10 @@ void te_channel_shares_forget(te_channel *channel);
 /* Copies with the right kernel for the size, with a worker as second thread from helper_copy_bytes
  * on. */
 void te_copy(te_engine *engine, void *target, const void *source, size_t length);
+/* The same for one of many copies that make `whole` bytes together: so much passes the caches by, piece by piece,
+ * where it would only drive out what is in them. */
+void te_copy_part(te_engine *engine, void *target, const void *source, size_t length,
+                  uint64_t whole);
 
 /* Run `run(argument)` on a worker thread.  LIMIT: the queue (4096) is full. */
 ms_status te_spawn(te_engine *engine, void (*run)(void *argument), void *argument);

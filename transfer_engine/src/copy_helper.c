@@ -30,6 +30,10 @@
 #include "te_fault.h"
 
 #define CHUNK_BYTES ((size_t)256 << 10)
+/* Of many copies together, from 4 MiB on and in pieces of a page on: whoever reads what was
+ * copied first finds it in memory either way. */
+#define PART_BYTES_LEAST ((size_t)4 << 10)
+#define WHOLE_STREAMS 16u /* of stream_bytes */
 /* The last chunk of the helper takes about 25 us: spin that long before sleeping costs more than it. */
 #define FINISH_SPINS 2000
 
@@ -180,6 +184,16 @@ void te_copier_close(te_copier *copier) {
     }
     pthread_mutex_destroy(&copier->lock);
     free(copier);
+}
+
+void te_copy_part(te_engine *engine, void *target, const void *source, size_t length,
+                  uint64_t whole) {
+    te_copier *copier = engine->shm->copier;
+    if (length < copier->stream_bytes && length >= PART_BYTES_LEAST &&
+        whole >= (uint64_t)copier->stream_bytes * WHOLE_STREAMS)
+        ms_copy_stream(target, source, length);
+    else
+        te_copier_copy(copier, target, source, length);
 }
 
 void te_copy(te_engine *engine, void *target, const void *source, size_t length) {
