@@ -21,14 +21,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with Pair((400, 400, 200, 100), MEMORY) as made:
-        for opcode in (0, 1):
-            made.asking.do("move", opcode=opcode, size=MIB, total=MEMORY, count=2)
-        yield made
-
-
 def await_rails(pair: Pair, remotes: list[str], direction: str) -> None:
     """Wait until exactly these far ends are up."""
     until = time.monotonic() + 20
@@ -46,6 +38,16 @@ def await_rails(pair: Pair, remotes: list[str], direction: str) -> None:
 
 
 ALL = [f"10.77.{rail}.2" for rail in range(4)]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair((400, 400, 200, 100), MEMORY) as made:
+        for opcode in (0, 1):
+            made.asking.do("move", opcode=opcode, size=MIB, total=MEMORY, count=2)
+        for direction in WORDS:
+            await_rails(made, ALL, direction)  # the peer's topology may come with the next question
+        yield made
 
 
 def during(
@@ -86,10 +88,11 @@ def test_every_byte_arrives_whatever_the_size(pair: Pair, size: int) -> None:
 
 
 def test_all_interfaces_are_found_and_used(pair: Pair) -> None:
+    for direction in WORDS:
+        await_rails(pair, ALL, direction)
     rails = pair.asking.do("rails")["rails"]
     ends = {(local, remote.partition(":")[0]) for local, remote, *_ in rails}
     assert ends == {(f"10.77.{rail}.1", f"10.77.{rail}.2") for rail in range(4)}
-    assert all(is_up for _, _, _, is_up, _, _ in rails)
 
 
 @pytest.mark.parametrize("direction", WORDS)
