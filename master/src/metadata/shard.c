@@ -191,6 +191,22 @@ static bool should_rebuild(const md_shard *shard) {
 /* Room for an eighth more, so that the next insertion does not at once ask for twice as much. */
 static uint32_t with_slack(uint32_t count) { return count + count / 8 + 16; }
 
+/* Appends a record's key and replica block to another arena, and has it point there. */
+static void move_bytes(md_record *record, const uint8_t *from, uint8_t *to, uint32_t *used,
+                       uint32_t *waste) {
+    memcpy(to + *used, from + record->key, record->key_length);
+    record->key = *used;
+    *used += record->key_length;
+    if (record->replicas == 0)
+        return;
+    const md_replica_block *block = (const void *)(from + (size_t)(record->replicas - 1) * 8);
+    uint32_t bytes = block->bytes, start = (uint32_t)aligned(*used);
+    memcpy(to + start, block, bytes);
+    record->replicas = start / 8 + 1;
+    *waste += start - *used;
+    *used = start + bytes;
+}
+
 /* The same records in the same order, numbered without gaps.  Without memory all stays as it is. */
 static void rebuild(md_shard *shard) {
     md_shard fresh = *shard;
@@ -217,17 +233,7 @@ static void rebuild(md_shard *shard) {
         md_record *to = &fresh.records[fresh.record_fresh++];
         *to = *from;
         moved[i] = fresh.record_fresh;
-        to->key = fresh.arena_used;
-        memcpy(fresh.arena + to->key, shard->arena + from->key, from->key_length);
-        fresh.arena_used += from->key_length;
-        if (from->replicas != 0) {
-            const md_replica_block *block = block_of(shard, from);
-            uint32_t start = (uint32_t)aligned(fresh.arena_used);
-            fresh.arena_waste += start - fresh.arena_used;
-            memcpy(fresh.arena + start, block, block->bytes);
-            fresh.arena_used = start + block->bytes;
-            to->replicas = start / 8 + 1;
-        }
+        move_bytes(to, shard->arena, fresh.arena, &fresh.arena_used, &fresh.arena_waste);
         if (from->extra != 0) {
             fresh.extras[fresh.extra_fresh] = shard->extras[from->extra - 1];
             fresh.extras[fresh.extra_fresh].record = fresh.record_fresh;
@@ -271,29 +277,14 @@ static bool should_compact(const md_shard *shard) {
 /* Keys and blocks side by side again; the records keep their numbers. */
 static void compact(md_shard *shard) {
     uint8_t live[REBUILD_ARENA_MIN];
-    size_t used = 0;
-    uint32_t waste = 0;
-    for (uint32_t i = 0; i < shard->record_fresh; i++) {
-        md_record *record = &shard->records[i];
-        if (record->state == MD_RECORD_NONE)
-            continue;
-        assert(used + record->key_length <= sizeof live);
-        memcpy(live + used, shard->arena + record->key, record->key_length);
-        record->key = (uint32_t)used;
-        used += record->key_length;
-        if (record->replicas != 0) {
-            const md_replica_block *block = block_of(shard, record);
-            uint32_t bytes = block->bytes;
-            size_t start = aligned(used);
-            assert(start + bytes <= sizeof live);
-            waste += (uint32_t)(start - used);
-            memcpy(live + start, block, bytes);
-            record->replicas = (uint32_t)(start / 8 + 1);
-            used = start + bytes;
-        }
-    }
+    uint32_t used = 0, waste = 0;
+    /* Less than half of an arena of that size is alive, and a block moves by 7 bytes at most. */
+    for (uint32_t i = 0; i < shard->record_fresh; i++)
+        if (shard->records[i].state != MD_RECORD_NONE)
+            move_bytes(&shard->records[i], shard->arena, live, &used, &waste);
+    assert(used <= sizeof live);
     memcpy(shard->arena, live, used);
-    shard->arena_used = (uint32_t)used;
+    shard->arena_used = used;
     shard->arena_waste = waste;
 }
 
