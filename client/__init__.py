@@ -4,26 +4,26 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_store.client.client import Client, PrefixMatch
 from mooncake_store.client.config import ClientConfig
-from mooncake_store.client.identity import CacheIdentity, ParallelShape
-from mooncake_store.client.prefix import prefix_keys
-from mooncake_store.client.results import (
-    Counters,
-    Explanation,
-    Fate,
-    Listed,
-    Member,
-    ObjectStat,
-    OpenPut,
-    ReplicaPlace,
-    ReplicaStat,
-    Statistics,
-    Task,
-    TaskFailure,
-)
 from mooncake_store.client.view import View
 
 if TYPE_CHECKING:
     from mooncake_store.client.async_client import AsyncClient
+    from mooncake_store.client.identity import CacheIdentity, ParallelShape
+    from mooncake_store.client.prefix import prefix_keys
+    from mooncake_store.client.results import (
+        Counters,
+        Explanation,
+        Fate,
+        Listed,
+        Member,
+        ObjectStat,
+        OpenPut,
+        ReplicaPlace,
+        ReplicaStat,
+        Statistics,
+        Task,
+        TaskFailure,
+    )
 
 __all__ = [
     "AsyncClient",
@@ -48,11 +48,19 @@ __all__ = [
     "prefix_keys",
 ]
 
+# Loaded when it is asked for: asyncio takes as long as all the rest, and what few calls answer with
+# a fifth of that.
+_FILES = {
+    "AsyncClient": "async_client",
+    "CacheIdentity": "identity",
+    "ParallelShape": "identity",
+    "prefix_keys": "prefix",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # asyncio takes as long to load as all the rest: only for who uses it.
-    if name == "AsyncClient":
-        from mooncake_store.client.async_client import AsyncClient
+    if name not in __all__:
+        raise AttributeError(f"module 'mooncake_store.client' has no attribute {name!r}")
+    from importlib import import_module
 
-        return AsyncClient
-    raise AttributeError(f"module 'mooncake_store.client' has no attribute {name!r}")
+    return getattr(import_module(f"mooncake_store.client.{_FILES.get(name, 'results')}"), name)

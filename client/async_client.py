@@ -21,14 +21,6 @@ from mooncake_store.client.core import (
 )
 from mooncake_store.client.native import lib
 from mooncake_store.client.opening import open_handle
-from mooncake_store.client.results import (
-    Counters,
-    Explanation,
-    Listed,
-    Member,
-    ObjectStat,
-    Task,
-)
 from mooncake_store.errors import (
     ClosedError,
     RequestError,
@@ -40,6 +32,14 @@ if TYPE_CHECKING:
 
     from mooncake_store.client.commands import Command
     from mooncake_store.client.options import PutOptions
+    from mooncake_store.client.results import (
+        Counters,
+        Explanation,
+        Listed,
+        Member,
+        ObjectStat,
+        Task,
+    )
     from mooncake_store.client.steps import Read, Steps
 
 __all__ = ["AsyncClient"]

@@ -23,15 +23,6 @@ from mooncake_store.client.core import (
 )
 from mooncake_store.client.native import ffi, lib
 from mooncake_store.client.opening import open_handle
-from mooncake_store.client.results import (
-    Counters,
-    Explanation,
-    Listed,
-    Member,
-    ObjectStat,
-    Statistics,
-    Task,
-)
 from mooncake_store.client.view import View
 from mooncake_store.errors import (
     BufferTooSmallError,
@@ -48,6 +39,15 @@ if TYPE_CHECKING:
 
     from mooncake_store.client.commands import Command
     from mooncake_store.client.options import PutOptions
+    from mooncake_store.client.results import (
+        Counters,
+        Explanation,
+        Listed,
+        Member,
+        ObjectStat,
+        Statistics,
+        Task,
+    )
     from mooncake_store.client.steps import Read, Steps
 
 __all__ = ["Client", "PrefixMatch"]
@@ -748,6 +748,8 @@ class Client:
 
     def statistics(self) -> Statistics:
         """Return what this client has done so far."""
+        from mooncake_store.client.results import Statistics
+
         counters = ffi.new("cl_counters *")
         status = lib.cl_read_counters(self._handle, counters)
         if status != Status.OK:

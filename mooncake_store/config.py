@@ -19,7 +19,6 @@ Flag beats environment beats file beats default, and `Loaded.origins` says which
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import os
 import re
@@ -28,7 +27,6 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -79,6 +77,8 @@ def parse_size(text: str | int) -> int:
     Raises:
         ConfigError: No size, or a bare letter, which people read in two ways.
     """
+    from decimal import Decimal
+
     match = _NUMBER_AND_UNIT.fullmatch(str(text))
     if match is None:
         raise ConfigError(f"{text!r} is not a size: write 4096, 64KiB, 1.5GiB or 2GB")
@@ -479,7 +479,10 @@ def _check_environment(
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     nearest = [other for other in known if other.casefold() == name.casefold()]
-    nearest = nearest or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if not nearest:
+        import difflib
+
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if nearest:
         return f"unknown {what} {name!r}: did you mean {nearest[0]!r}?"
     return f"unknown {what} {name!r}: known are {', '.join(known)}"

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,6 +40,8 @@ def runtime_dir(environment: Mapping[str, str] | None = None, *, create: bool = 
     if base:
         folder = Path(base, "mooncake-store")
     else:
+        import tempfile
+
         folder = Path(tempfile.gettempdir(), f"mooncake-store-{os.getuid()}")
     return _private(folder, create=create)
 
@@ -78,6 +78,8 @@ def remove_dead_sockets(folder: Path, kind: str = "server") -> int:
     A socket is dead when nothing listens on it and no process has that number.  Both, since one
     that has just been made is not listened on yet, and a folder may be shared by containers.
     """
+    import socket
+
     removed = 0
     for path in folder.glob(f"{kind}-*.sock"):
         number = path.stem.removeprefix(f"{kind}-")

@@ -20,7 +20,7 @@ print(sorted({{"torch", "transformers", "numpy", "grpc", "asyncio"}} & (set(sys.
 
 @pytest.mark.parametrize(
     ("statement", "seconds_max"),
-    [("import mooncake_store", 0.1), ("from mooncake_store import Client", 0.5)],
+    [("import mooncake_store", 0.1), ("from mooncake_store import Client", 0.1)],
 )
 def test_importing_is_quick_and_loads_no_torch(statement: str, seconds_max: float) -> None:
     seconds = []
