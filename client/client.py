@@ -916,12 +916,22 @@ class Client:
     # ---- for connectors: plain addresses, plain numbers ----
 
     def exists_numbers(
-        self, keys: builtins.list[str], *, timeout_s: float | None = None
+        self,
+        keys: builtins.list[str],
+        *,
+        lease_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> builtins.list[int]:
         """Return for each key 1 (stored), 0 (not stored), or minus the `Status` of its failure.
 
         With the two calls below the fastest way for large batches: nothing is raised, logged or
         wrapped for single keys.
+
+        Args:
+            keys: Of the objects.
+            lease_s: What is there is not evicted for so long, for who reads it next.  Unlike a pin
+                nobody gives it back, and it does not outlive the master.
+            timeout_s: Deadline of the call.
 
         Example:
             >>> _ = store.put("a/1", b"one")
@@ -929,8 +939,9 @@ class Client:
             [1, 0]
         """
         found: builtins.list[int] = _c.client_exists_numbers(
-            self._handle, keys, self._timeout_s if timeout_s is None else timeout_s
-        )
+            self._handle, keys, pin_deadline_ms(lease_s or None),
+            self._timeout_s if timeout_s is None else timeout_s,
+        )  # fmt: skip
         return found
 
     def get_addresses(

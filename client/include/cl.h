@@ -147,6 +147,10 @@ typedef struct cl_view {
  * items have it too) and failure tells why. */
 ms_status cl_exists(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
                     cl_failure *failure);
+/* As cl_exists; what is there is not evicted for so long, which is a use of it.  A lease ends by itself only, and
+ * with the master. */
+ms_status cl_lease(cl_client *client, cl_item *items, size_t count, uint32_t lease_ms,
+                   int64_t deadline_ns, cl_failure *failure);
 /* Sizes only. */
 ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
                     cl_failure *failure);

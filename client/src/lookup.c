@@ -286,6 +286,43 @@ static void remember_pin(cl_client *client, uint16_t method, cl_item *item, uint
         item->status = MS_OK;
 }
 
+/* PIN with this deadline, or UNPIN, of the pending items; their statuses are taken. */
+static ms_status mark(cl_client *client, cl_repeat repeat, uint16_t method, cl_item *items,
+                      size_t count, size_t pending, uint32_t pin_deadline_ms, const char *stage,
+                      int64_t deadline_ns, cl_failure *failure) {
+    hash_list list;
+    ms_status status = list_make(&list, items, count, pending);
+    if (status != MS_OK)
+        return cl_fail(failure, status, stage, "", "out of memory");
+    ms_match match = {.pin = 1, .pin_deadline_ms = pin_deadline_ms, .count = (uint32_t)pending};
+    struct iovec body[2] = {
+        method == MS_PIN ? (struct iovec){.iov_base = &match, .iov_len = sizeof match}
+                         : (struct iovec){.iov_base = list.head, .iov_len = sizeof list.head},
+        {.iov_base = list.hashes, .iov_len = pending * sizeof *list.hashes}};
+    te_reply reply = {.grow = true};
+    status =
+        cl_master_call(client, repeat, method, 0, body, 2, &reply, stage, deadline_ns, failure);
+    if (status == MS_OK && !take_statuses(items, count, pending, &reply))
+        status = bad_answer(items, count, stage, failure);
+    free(reply.body);
+    list_free(&list);
+    return status;
+}
+
+ms_status cl_lease(cl_client *client, cl_item *items, size_t count, uint32_t lease_ms,
+                   int64_t deadline_ns, cl_failure *failure) {
+    size_t pending = cl_hash_items(client, items, count);
+    if (pending == 0)
+        return MS_OK;
+    if (pending > MS_BATCH_ITEMS_MAX)
+        return too_many(items, count, "lease", failure);
+    /* Twice is as good as once: nobody takes a lease back, and of two the later deadline counts. */
+    ms_status status = mark(client, CL_REPEAT_ALWAYS, MS_PIN, items, count, pending, lease_ms,
+                            "lease", deadline_ns, failure);
+    cl_fail_all(items, count, status);
+    return status;
+}
+
 ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t count,
                   uint32_t pin_deadline_ms, int64_t deadline_ns, cl_failure *failure) {
     const char *stage = method == MS_PIN ? "pin" : method == MS_UNPIN ? "unpin" : "touch";
@@ -302,29 +339,15 @@ ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t cou
             }
         return MS_OK;
     }
-    hash_list list;
-    ms_status status = list_make(&list, items, count, pending);
-    if (status != MS_OK)
-        return cl_fail(failure, status, stage, "", "out of memory");
-    ms_match match = {.pin = 1, .pin_deadline_ms = pin_deadline_ms, .count = (uint32_t)pending};
-    struct iovec body[2] = {
-        method == MS_PIN ? (struct iovec){.iov_base = &match, .iov_len = sizeof match}
-                         : (struct iovec){.iov_base = list.head, .iov_len = sizeof list.head},
-        {.iov_base = list.hashes, .iov_len = pending * sizeof *list.hashes}};
-    te_reply reply = {.grow = true};
     bool is_begun = cl_pins_call_begin(client, deadline_ns);
-    status = is_begun ? cl_master_call(client, CL_REPEAT_IN_NEXT, method, 0, body, 2, &reply, stage,
-                                       deadline_ns, failure)
-                      : pins_are_taken_again(stage, failure);
-    if (status == MS_OK && !take_statuses(items, count, pending, &reply))
-        status = bad_answer(items, count, stage, failure);
+    ms_status status = is_begun ? mark(client, CL_REPEAT_IN_NEXT, method, items, count, pending,
+                                       pin_deadline_ms, stage, deadline_ns, failure)
+                                : pins_are_taken_again(stage, failure);
     for (size_t i = 0; status == MS_OK && i < count; i++)
         remember_pin(client, method, &items[i], pin_deadline_ms);
     if (is_begun)
         cl_pins_call_end(client);
     cl_fail_all(items, count, status);
-    free(reply.body);
-    list_free(&list);
     return status;
 }
 

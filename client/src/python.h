@@ -40,7 +40,8 @@ typedef enum cl_operation {
     CL_TOUCH = 8,
     CL_SIZES = 9,
     CL_GET_RANGE = 11, /* get_into of the bytes from an offset on */
-    CL_COMMAND = 10    /* any frame to the master; no keys, a body of bytes */
+    CL_COMMAND = 10,   /* any frame to the master; no keys, a body of bytes */
+    CL_LEASE = 12
 } cl_operation;
 
 /* An item's memory in several buffers. */

@@ -135,6 +135,7 @@ static void run(cl_job *job) {
 static int64_t number_of(const cl_job *job, const cl_item *item, bool is_exact) {
     switch (job->operation) {
     case CL_EXISTS:
+    case CL_LEASE:
         if (item->status == MS_OK || item->status == MS_NOT_FOUND)
             return item->status == MS_OK;
         break;
@@ -164,8 +165,15 @@ static PyObject *numbers(const cl_job *job, bool is_exact) {
 static PyObject *call_exists(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
     (void)self;
     cl_job job;
-    if (check_count(count, 3) != 0 || open_job(&job, arguments[0], arguments[1], arguments[2]) != 0)
+    if (check_count(count, 4) != 0)
         return NULL;
+    unsigned long lease_ms = PyLong_AsUnsignedLong(arguments[2]);
+    if (PyErr_Occurred() || open_job(&job, arguments[0], arguments[1], arguments[3]) != 0)
+        return NULL;
+    if (lease_ms != 0) {
+        job.operation = CL_LEASE;
+        job.pin_deadline_ms = lease_ms < UINT32_MAX ? (uint32_t)lease_ms : UINT32_MAX;
+    }
     run(&job);
     PyObject *result = numbers(&job, false);
     cl_job_release(&job);
@@ -210,7 +218,7 @@ static PyObject *call_put(PyObject *self, PyObject *const *arguments, Py_ssize_t
     {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, text}
 
 PyMethodDef cl_address_methods[] = {
-    FAST("client_exists_numbers", call_exists, "exists(handle, keys, timeout_s)"),
+    FAST("client_exists_numbers", call_exists, "exists(handle, keys, lease_ms or 0, timeout_s)"),
     FAST("client_get_addresses", call_get,
          "get(handle, keys, addresses, sizes, offsets or None, exact, timeout_s)"),
     FAST("client_put_addresses", call_put,

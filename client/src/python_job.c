@@ -463,6 +463,10 @@ void cl_job_run(cl_job *job) {
     case CL_EXISTS:
         job->status = cl_exists(client, items, count, job->deadline_ns, &job->failure);
         break;
+    case CL_LEASE:
+        job->status =
+            cl_lease(client, items, count, job->pin_deadline_ms, job->deadline_ns, &job->failure);
+        break;
     case CL_GET:
         job->status = run_get(job);
         break;
@@ -567,6 +571,7 @@ static PyObject *item_value(cl_job *job, size_t index) {
     const cl_item *item = &job->items[index];
     switch (job->operation) {
     case CL_EXISTS:
+    case CL_LEASE:
     case CL_REMOVE:
     case CL_PIN:
     case CL_UNPIN:

@@ -198,3 +198,33 @@ def test_beyond_capacity_earlier_objects_of_the_batch_stay(
     assert 2 <= stored < 8
     assert answers == [0] * stored + [-200] * (8 - stored)
     assert store.batch_is_exist(keys) == [1] * stored + [0] * (8 - stored)
+
+
+def test_what_was_found_can_be_read_when_the_pool_overflows(
+    store: MooncakeDistributedStore,
+) -> None:
+    big = bytearray(2 << 20)
+    address = np.frombuffer(big, "u1").ctypes.data
+    keys = [f"old/{index}" for index in range(8)]
+    assert store.batch_put_from(keys, [address] * 8, [len(big)] * 8) == [0] * 8
+    assert store.batch_is_exist(keys[:4]) == [1] * 4  # found, and so leased
+    for index in range(80):  # 160 MiB into 128
+        assert store.put_from(f"new/{index}", address, len(big)) == 0
+    assert store.batch_get_into(keys[:4], [address] * 4, [len(big)] * 4) == [len(big)] * 4
+    assert store.batch_get_into(keys[4:], [address] * 4, [len(big)] * 4) == [-704] * 4
+
+
+def test_an_ended_read_session_leaves_no_pin_behind_on_what_was_found(
+    store: MooncakeDistributedStore,
+) -> None:
+    assert store.put("k", b"value") == 0
+    assert store.batch_is_exist(["k"]) == [1]
+    assert store.batch_get_session_start(["k"]) == [0]
+    assert store._client is not None
+    stat = store._client.stat(store._key("k"))
+    assert stat is not None
+    assert stat.pin_count == 2  # the lease's, and the session's, which lasts minutes
+    assert store.batch_get_session_end(["k"]) == 0
+    stat = store._client.stat(store._key("k"))
+    assert stat is not None
+    assert stat.pin_count == 1

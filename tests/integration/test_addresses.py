@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +71,26 @@ def test_numbers_tell_each_key_apart(client: Client) -> None:
     assert client.put_addresses(keys, [AT] * 3, [1] * 3) == [0, 1, -Status.BAD_KEY]
     assert client.put_addresses([key("large")], [AT], [1 << 50]) == [-Status.TOO_LARGE]
     assert client.exists_numbers([]) == client.get_addresses([], [], []) == []
+
+
+def test_what_was_found_is_leased(client: Client) -> None:
+    def pins() -> int:
+        stat = client.stat(key("leased"))
+        assert stat is not None
+        return stat.pin_count
+
+    client.put(key("leased"), b"v")
+    assert client.exists_numbers([key("leased")]) == [1]
+    assert pins() == 0  # without a lease
+    keys = [key("leased"), key("absent"), ""]
+    for _ in range(3):
+        assert client.exists_numbers(keys, lease_s=0.5) == [1, 0, -Status.BAD_KEY]
+    assert pins() == 1
+    assert client.exists_numbers([], lease_s=0.5) == []
+    end = time.monotonic() + 10
+    while pins() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert pins() == 0  # nobody has given it back
 
 
 def test_nothing_at_all_is_an_empty_object(client: Client) -> None:

@@ -19,10 +19,18 @@ from mooncake_store.client import Client
 from mooncake_store.client.native import ffi, lib
 from mooncake_store.errors import ClosedError, StoreError
 
-__all__ = ["ANSWER_TIMEOUT_S", "DATA_TIMEOUT_S", "NOT_SET_UP", "StoreBase"]
+__all__ = [
+    "ANSWER_TIMEOUT_S",
+    "DATA_TIMEOUT_S",
+    "LEASE_MS",
+    "NOT_SET_UP",
+    "SETUP_TIMEOUT_S",
+    "StoreBase",
+]
 
 SETUP_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 5.0  # of calls that move no objects
+LEASE_MS = 5000  # what was found is not evicted for so long, as the reference has it
 DATA_TIMEOUT_S = 30.0  # a batch may be gigabytes
 NOT_SET_UP = int(ErrorNumber.INVALID_PARAMS)
 _LOG_PERIOD_S = 10.0

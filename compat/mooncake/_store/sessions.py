@@ -7,13 +7,14 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mooncake._store.base import ANSWER_TIMEOUT_S, NOT_SET_UP
+from mooncake._store.base import ANSWER_TIMEOUT_S, NOT_SET_UP, SETUP_TIMEOUT_S
 from mooncake._store.numbers import ErrorNumber
 from mooncake._store.replicate import ReplicateConfig
 from mooncake._store.segments import SegmentCalls
 from mooncake._store.values import _one_of
+from mooncake_store.client import Client
 from mooncake_store.client.native import ffi, native
-from mooncake_store.errors import StoreError
+from mooncake_store.errors import ClosedError, StoreError
 
 __all__ = ["SessionCalls"]
 
@@ -49,6 +50,7 @@ class SessionCalls(SegmentCalls):
         self._puts: dict[str, _Put] = {}
         self._reads: dict[str, int] = {}  # sizes
         self._session_lock = threading.Lock()
+        self._pinning: Client | None = None
 
     # ---- putting ----
 
@@ -179,7 +181,7 @@ class SessionCalls(SegmentCalls):
             return [NOT_SET_UP] * len(keys)
         stored = self._keys(keys)
         try:
-            pinned = client.pin(stored, pin_timeout_s=_READ_PIN_S)
+            pinned = self._pinning_client().pin(stored, pin_timeout_s=_READ_PIN_S)
             sizes = native.client_sizes(client._handle, stored, ANSWER_TIMEOUT_S)
         except StoreError as error:
             return [self._failure(error)] * len(keys)
@@ -235,19 +237,43 @@ class SessionCalls(SegmentCalls):
 
     def batch_get_session_end(self, keys: Sequence[str]) -> int:
         """End reading: 0, also for keys without a session."""
-        client = self._client
         with self._session_lock:
             ended = [key for key in dict.fromkeys(keys) if self._reads.pop(key, None) is not None]
-        if client is None:
+        if self._client is None:
             return NOT_SET_UP
         try:
             if ended:
-                client.unpin(self._keys(ended))
+                self._pinning_client().unpin(self._keys(ended))
         except StoreError as error:
             return self._failure(error)
         return 0
+
+    def _pinning_client(self) -> Client:
+        """Return the client that holds the pins of sessions.
+
+        One of its own: a master counts one session's pins and leases of a key together, and an
+        unpin would leave the key to the longer deadline while the client's look-ups lease it.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        with self._session_lock:
+            if self._settings is None or self._client is None:
+                raise ClosedError("the store is closed")
+            if self._pinning is None:
+                self._pinning = Client(
+                    self._settings.master,
+                    strict=True,
+                    timeout_s=ANSWER_TIMEOUT_S,
+                    connect_timeout_s=SETUP_TIMEOUT_S,
+                )
+            return self._pinning
 
     def _forget_sessions(self) -> None:
         # The client's end gives back its memory and its pins.
         self._take_puts(list(self._puts))
         self._reads.clear()
+        with self._session_lock:
+            pinning, self._pinning = self._pinning, None
+        if pinning is not None:
+            pinning.close()

@@ -7,7 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mooncake._store.base import ANSWER_TIMEOUT_S, DATA_TIMEOUT_S, NOT_SET_UP, StoreBase
+from mooncake._store.base import (
+    ANSWER_TIMEOUT_S,
+    DATA_TIMEOUT_S,
+    LEASE_MS,
+    NOT_SET_UP,
+    StoreBase,
+)
 from mooncake._store.memory import BufferHandle
 from mooncake._store.numbers import ErrorNumber, number_of_error, number_of_status, numbers_of
 from mooncake._store.replicate import ReplicateConfig
@@ -134,7 +140,9 @@ class ValueCalls(StoreBase):
         pause_s = 0.002
         while True:
             try:
-                there = native.client_exists_numbers(client._handle, list(keys), ANSWER_TIMEOUT_S)
+                there = native.client_exists_numbers(
+                    client._handle, list(keys), 0, ANSWER_TIMEOUT_S
+                )
             except StoreError as error:
                 return [self._failure(error)] * len(keys)
             if all(number == 1 for number in there) or time.monotonic() > end:
@@ -224,13 +232,16 @@ class ValueCalls(StoreBase):
         return 1 if self.batch_is_exist([key])[0] == 1 else 0
 
     def batch_is_exist(self, keys: list[str]) -> list[int]:
-        """Return for each key 1 or 0, or the number of the failure to find out."""
+        """Return for each key 1 or 0, or the number of the failure to find out.
+
+        What is there is not evicted for 5 seconds, so that who asks can read it.
+        """
         client = self._client
         if client is None:
             return [NOT_SET_UP] * len(keys)
         try:
             found: list[int] = native.client_exists_numbers(
-                client._handle, self._keys(keys), ANSWER_TIMEOUT_S
+                client._handle, self._keys(keys), LEASE_MS, ANSWER_TIMEOUT_S
             )
         except RequestError as error:  # more keys than a batch has
             return self._exist_in_parts(keys, error)

@@ -1,0 +1,28 @@
+"""Small models, and what an engine without a store generates with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engines.vllm.vllm_process import PROMPTS, VllmProcess, made
+
+
+@pytest.fixture(scope="session")
+def model(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of four layers."""
+    return made(vllm_python, tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def computed(vllm_python: Path, model: Path, logs: Path) -> dict[str, list[int]]:
+    """What an engine without a store generates for each of PROMPTS."""
+    with VllmProcess(vllm_python, model, logs / "reference") as engine:
+        answers = engine.generate_all(list(PROMPTS.values()))
+        return {name: each["tokens"] for name, each in zip(PROMPTS, answers, strict=True)}

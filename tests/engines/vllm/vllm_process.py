@@ -1,0 +1,121 @@
+"""vLLM in a process of its own, and the connectors that it is started with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.engines.environments import ENVIRONMENTS
+from tests.engines.line_process import ANSWER_S, START_S, LineProcess
+
+__all__ = ["PROCESSES", "PROMPTS", "SCRIPT", "VllmProcess", "made", "ours", "theirs"]
+
+SCRIPT = Path(__file__).with_name("engine.py")
+MIB = 1 << 20
+
+PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # scheduler and worker in others, as by default
+
+_PROMPT = [(7 * at + 3) % 199 for at in range(163)]
+PROMPTS = {
+    "prompt": _PROMPT,
+    "branch": _PROMPT[:100] + [5] * 40,
+    "other": [(5 * at + 1) % 197 for at in range(150)],
+    **{f"many-{n}": [((n + 3) * at + n) % 193 for at in range(161)] for n in range(24)},
+}
+
+
+class VllmProcess(LineProcess):
+    """An engine that answers prompts.
+
+    Args:
+        python: Of vLLM's environment.
+        model: Its folder.
+        log: File for what the engine prints.
+        config: A --kv-transfer-config; empty: none.
+        more: More arguments of `LLM`.
+        environment: Variables.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        model: Path,
+        log: Path,
+        config: str = "",
+        *,
+        more: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        assert ENVIRONMENTS is not None
+        super().__init__(
+            [python, SCRIPT, "serve", model, config, json.dumps(more or {})],
+            log,
+            {
+                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1",
+                "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+                "VLLM_CACHE_ROOT": str(ENVIRONMENTS / "vllm-cache"),
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **(environment or {}),
+            },
+        )  # fmt: skip
+
+    def generate_all(
+        self, prompts: Sequence[list[int]], seconds: float = ANSWER_S, **more: Any
+    ) -> list[dict[str, Any]]:
+        """Return an answer for each prompt."""
+        answers: list[dict[str, Any]] = self.ask({"prompts": list(prompts), **more}, seconds)
+        return answers
+
+    def generate(self, prompt: list[int], seconds: float = ANSWER_S) -> dict[str, Any]:
+        """Return tokens, and how many of the prompt were loaded."""
+        (answer,) = self.generate_all([prompt], seconds)
+        return {"tokens": answer["tokens"], "loaded": answer["loaded"]}
+
+
+def ours(address: str, **extra: Any) -> str:
+    """Our connector."""
+    return json.dumps(
+        {
+            "kv_connector": "MooncakeStore",
+            "kv_role": "kv_both",
+            "kv_connector_module_path": "mooncake_store.integrations.vllm.connector",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"master": address, **extra},
+        }
+    )
+
+
+def theirs(address: str, folder: Path) -> tuple[str, dict[str, str]]:
+    """vLLM's unmodified MooncakeStoreConnector: its configuration, and its variables."""
+    settings = folder / "mooncake.json"
+    settings.write_text(
+        json.dumps(
+            {
+                "metadata_server": "P2PHANDSHAKE",
+                "master_server_address": address,
+                "protocol": "tcp",
+                "device_name": "",
+                "mode": "standalone-store",
+                "global_segment_size": 0,
+                "local_buffer_size": 64 * MIB,
+            }
+        )
+    )
+    config = {
+        "kv_connector": "MooncakeStoreConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"load_async": True},
+    }
+    return json.dumps(config), {"MOONCAKE_CONFIG_PATH": str(settings), "PYTHONHASHSEED": "0"}
+
+
+def made(python: Path, folder: Path, kind: str) -> Path:
+    """Make a small model, and return its folder."""
+    subprocess.run(
+        [str(python), str(SCRIPT), "make", str(folder), kind],
+        check=True, capture_output=True, timeout=START_S,
+    )  # fmt: skip
+    return folder
