@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pin": ("pin", "protect objects from eviction, or stop to"),
     "master": ("master", "run a master"),
     "server": ("server", "run a store server"),
+    "conductor": ("conductor", "choose instances for requests, or refuse them"),
     "status": ("status", "show master, servers and space"),
     "top": ("top", "watch the store live"),
     "drain": ("drain", "empty a store server before it goes"),
@@ -54,7 +55,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 GROUPS = {
     "Start": ("up", "demo"),
     "Objects": ("put", "get", "cat", "ls", "stat", "explain", "rm", "replicate", "move", "pin"),
-    "Processes": ("master", "server"),
+    "Processes": ("master", "server", "conductor"),
     "Operate": (
         "status", "top", "drain", "tasks", "forget", "ready", "bench", "sim", "doctor", "config",
         "completion", "help", "version",

@@ -19,10 +19,16 @@ from mooncake_store.config import example, load, read_file, without_password
 def components() -> dict[str, type[Any]]:
     """The configuration dataclass of each component, by its table's name."""
     from mooncake_store.client.config import ClientConfig
+    from mooncake_store.conductor.service.config import ConductorConfig
     from mooncake_store.master.config import MasterConfig
     from mooncake_store.store.config import StoreServerConfig
 
-    return {"master": MasterConfig, "server": StoreServerConfig, "client": ClientConfig}
+    return {
+        "master": MasterConfig,
+        "server": StoreServerConfig,
+        "client": ClientConfig,
+        "conductor": ConductorConfig,
+    }
 
 
 @click.group("config")

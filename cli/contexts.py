@@ -28,7 +28,7 @@ __all__ = [
     "write_local",
 ]
 
-TABLES = ("master", "server", "client", "context")
+TABLES = ("master", "server", "client", "conductor", "context")
 
 TARGET_ORDER = (
     "--master HOST:PORT",

@@ -15,6 +15,7 @@ from mooncake_store.errors import (
     RequestError,
     StoreError,
     TransferTimeoutError,
+    UnknownInstanceError,
 )
 
 __all__ = ["MEANINGS", "ExitCode", "exit_code_of", "worst_of"]
@@ -38,7 +39,7 @@ MEANINGS = {
     ExitCode.FAILED: "the operation failed",
     ExitCode.USAGE: "wrong arguments or configuration",
     ExitCode.UNREACHABLE: "nobody answers there, or not within the deadline",
-    ExitCode.NOT_FOUND: "no such object",
+    ExitCode.NOT_FOUND: "no such object, instance or request",
     ExitCode.REFUSED: "refused: no room, no right, there already, pinned, or in use",
     ExitCode.PARTIAL: "done for some, failed for others",
     ExitCode.INTERRUPTED: "interrupted",
@@ -47,6 +48,7 @@ MEANINGS = {
 # The first that fits counts: subclasses stand before their parents.
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ObjectNotFoundError, ExitCode.NOT_FOUND),
+    (UnknownInstanceError, ExitCode.NOT_FOUND),
     (AccessRefusedError, ExitCode.REFUSED),
     (ObjectPinnedError, ExitCode.REFUSED),
     (ObjectExistsError, ExitCode.REFUSED),

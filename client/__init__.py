@@ -9,7 +9,6 @@ from mooncake_store.client.view import View
 if TYPE_CHECKING:
     from mooncake_store.client.async_client import AsyncClient
     from mooncake_store.client.identity import CacheIdentity, ParallelShape
-    from mooncake_store.client.prefix import prefix_keys
     from mooncake_store.client.results import (
         Counters,
         Explanation,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         Task,
         TaskFailure,
     )
+    from mooncake_store.protocol.prefix import prefix_keys
 
 __all__ = [
     "AsyncClient",
@@ -51,10 +51,10 @@ __all__ = [
 # Loaded when it is asked for: asyncio takes as long as all the rest, and what few calls answer with
 # a fifth of that.
 _FILES = {
-    "AsyncClient": "async_client",
-    "CacheIdentity": "identity",
-    "ParallelShape": "identity",
-    "prefix_keys": "prefix",
+    "AsyncClient": "client.async_client",
+    "CacheIdentity": "client.identity",
+    "ParallelShape": "client.identity",
+    "prefix_keys": "protocol.prefix",
 }
 
 
@@ -63,4 +63,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'mooncake_store.client' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"mooncake_store.client.{_FILES.get(name, 'results')}"), name)
+    return getattr(import_module(f"mooncake_store.{_FILES.get(name, 'client.results')}"), name)

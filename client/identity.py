@@ -4,7 +4,7 @@
                    u32 length and UTF-8 of each: tenant, model, revision, dtype, layout,
                    u32 each: tp_size, tp_rank, pp_size, pp_rank, cp_size, cp_rank, block_size)
     h(0) = d, or with salts SHA-256("mooncake-store salt 1" 0x00, d, u32 length and UTF-8 of each)
-    h(i + 1) = as of prefix.py
+    h(i + 1) = as of protocol/prefix.py
     key(i)   = "c1-" + the first 16 bytes of d + "-" + h(i + 1)         both in hexadecimal
 
 Every text has its length before it, so that no two identities read the same.  All keys of one
@@ -20,8 +20,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mooncake_store.client.prefix import chain_digests
 from mooncake_store.errors import RequestError
+from mooncake_store.protocol.prefix import chain_digests
 
 __all__ = ["CacheIdentity", "ParallelShape"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -142,6 +142,50 @@ class PrefixIndex:
         self._check(instance)
         lib.cd_index_clear(self._handle, instance)
 
+    def clear_tier(self, instance: int, tier: Tier) -> None:
+        """Forget all that an instance holds in one tier; a pass over the whole table.
+
+        Raises:
+            RequestError: No such instance or tier.
+        """
+        self._check(instance, tier)
+        lib.cd_index_clear_tier(self._handle, instance, int(tier))
+
+    def copy(self, source: int, target: int, tier: Tier) -> None:
+        """Let an instance hold what another one holds in a tier; a pass over the whole table.
+
+        Raises:
+            RequestError: No such instances or tier.
+        """
+        self._check(source, tier)
+        self._check(target)
+        lib.cd_index_copy(self._handle, source, target, int(tier))
+
+    def dump(self, instance: int, tier: Tier, *, step: int = 1 << 16) -> Iterator[bytes]:
+        """Yield what an instance holds in a tier, packed, part by part.
+
+        The index may change between two parts; whoever wants it exact applies those changes again
+        to what was read.
+
+        Args:
+            instance: Its number.
+            tier: Which.
+            step: Places of the table that one part looks at.
+
+        Raises:
+            RequestError: No such instance or tier.
+        """
+        self._check(instance, tier)
+        cursor: Any = ffi.new("uint64_t *")
+        keys: Any = ffi.new("cd_key[]", step)
+        while True:
+            before = cursor[0]
+            count = lib.cd_index_dump(self._handle, instance, int(tier), cursor, step, keys)
+            if cursor[0] == before:
+                return
+            if count:
+                yield bytes(ffi.buffer(keys, count * KEY_BYTES))
+
     def apply(self, events: bytes) -> int:
         """Apply packed events (`cd_event`, 24 bytes each) in order.
 
@@ -200,14 +244,14 @@ class PrefixIndex:
         lib.cd_index_match(self._handle, array, self._count(keys), self._matches)
 
     def _change(self, instance: int, keys: bytes, tier: Tier) -> tuple[object, ...]:
-        self._check(instance)
-        if not 0 <= tier < self.tiers:
-            raise RequestError(f"this index tells {self.tiers} tiers apart: {tier} is none of them")
+        self._check(instance, tier)
         return instance, int(tier), ffi.from_buffer("cd_key[]", keys), self._count(keys)
 
-    def _check(self, instance: int) -> None:
+    def _check(self, instance: int, tier: int = 0) -> None:
         if not 0 <= instance < self.instances:
             raise RequestError(f"there are instances 0 to {self.instances - 1}, not {instance}")
+        if not 0 <= tier < self.tiers:
+            raise RequestError(f"this index tells {self.tiers} tiers apart: {tier} is none of them")
 
     @staticmethod
     def _count(keys: bytes) -> int:

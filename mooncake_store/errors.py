@@ -28,6 +28,7 @@
     │   ├── InvalidKeyError
     │   ├── BufferTooSmallError
     │   ├── NotRegisteredError         memory, segment or batch that the engine does not know
+    │   ├── UnknownInstanceError       an inference instance or request that the conductor does not
     │   └── ConfigError                a setting, a file or a flag
     ├── ClosedError                the client was closed, or is used after a fork
     └── InternalError              a broken promise of this package: please report it
@@ -74,6 +75,7 @@ __all__ = [
     "TransferError",
     "TransferTimeoutError",
     "UnavailableError",
+    "UnknownInstanceError",
     "VersionMismatchError",
     "error_from_status",
 ]
@@ -390,6 +392,13 @@ class NotRegisteredError(RequestError):
 
     code = "MS-1106"
     hint = "register the memory, or open the segment, before it is used"
+
+
+class UnknownInstanceError(RequestError):
+    """The conductor knows no such inference instance or request."""
+
+    code = "MS-1110"
+    hint = "an instance that was silent for long is forgotten: register it again"
 
 
 class ConfigError(RequestError):

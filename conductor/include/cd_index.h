@@ -49,6 +49,15 @@ void cd_index_remove(cd_index *index, uint32_t instance, uint32_t tier, const cd
                      size_t count);
 /* Forgets all that an instance holds; a pass over the table. */
 void cd_index_clear(cd_index *index, uint32_t instance);
+/* The same for one tier. */
+void cd_index_clear_tier(cd_index *index, uint32_t instance, uint32_t tier);
+/* What `source` holds in a tier, `target` holds there too from now on; a pass over the table. */
+void cd_index_copy(cd_index *index, uint32_t source, uint32_t target, uint32_t tier);
+/* What an instance holds in a tier, in steps: looks at `slots` places of the table from *cursor on (0 at first), of
+ * which `keys` has room for as many; how many keys there were.  *cursor stays where it is: that was all.  A change
+ * between two steps may move a key, so that it is seen twice or not at all: replay what happened since the first step. */
+uint64_t cd_index_dump(const cd_index *index, uint32_t instance, uint32_t tier, uint64_t *cursor,
+                       uint64_t slots, cd_key *keys);
 
 /* The longest prefix that each instance holds: matches has one entry an instance.  A block that is missing ends the
  * match, whatever comes after it. */

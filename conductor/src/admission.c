@@ -7,13 +7,17 @@
 double cd_pool_load(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
                     const cd_decode_view *views, uint32_t count) {
     double sum = 0;
+    uint32_t open = 0;
     for (uint32_t i = 0; i < count; i++) {
+        if (views[i].is_closed)
+            continue;
+        open++;
         double held =
             fmax(views[i].context_tokens, views[i].reserved_tokens - views[i].promised_tokens);
         sum += cd_decode_load(cost, limits, views[i].batch + 1, views[i].context_tokens + tokens,
                               held + tokens);
     }
-    return count == 0 ? 0 : sum / count;
+    return open == 0 ? 0 : sum / open;
 }
 
 /* The chance that an answer of which so much is there goes on for so many tokens more. */
@@ -75,12 +79,18 @@ double cd_pool_load_at(uint32_t rule, const cd_cost *cost, const cd_decode_limit
     }
     if (rule == CD_ADMIT_PREDICTED) {
         double batches = 0, contexts = 0;
+        uint32_t open = 0;
         for (uint32_t i = 0; i < count; i++) {
+            if (views[i].is_closed)
+                continue;
+            open++;
             batches += batch[i];
             contexts += context[i];
         }
-        context[0] = contexts / count + tokens;
-        return cd_decode_load(cost, limits, batches / count + 1, context[0], context[0]);
+        if (open == 0)
+            return 0;
+        context[0] = contexts / open + tokens;
+        return cd_decode_load(cost, limits, batches / open + 1, context[0], context[0]);
     }
     double least = 0;
     for (uint32_t i = 0; i < count; i++) {

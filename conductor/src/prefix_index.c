@@ -217,22 +217,57 @@ void cd_index_remove(cd_index *index, uint32_t instance, uint32_t tier, const cd
     }
 }
 
-void cd_index_clear(cd_index *index, uint32_t instance) {
-    if (instance >= index->instances)
-        return;
+static void clear_tiers(cd_index *index, uint32_t instance, uint32_t first, uint32_t end) {
     uint64_t mask = ~(UINT64_C(1) << (instance % 64));
     for (uint64_t slot = 0; slot < index->slots; slot++) {
         /* What moves up into this slot is looked at too.  At the end of the table that may be an entry from its
          * beginning, which has been looked at: once more does no harm. */
         while (index->state[slot] != EMPTY) {
             uint64_t *entry = entry_at(index, slot);
-            for (uint32_t tier = 0; tier < index->tiers; tier++)
+            for (uint32_t tier = first; tier < end; tier++)
                 entry[2 + tier * index->words + instance / 64] &= mask;
             if (has_holder(index, entry))
                 break;
             take_out(index, slot);
         }
     }
+}
+
+void cd_index_clear(cd_index *index, uint32_t instance) {
+    if (instance < index->instances)
+        clear_tiers(index, instance, 0, index->tiers);
+}
+
+void cd_index_clear_tier(cd_index *index, uint32_t instance, uint32_t tier) {
+    if (instance < index->instances && tier < index->tiers)
+        clear_tiers(index, instance, tier, tier + 1);
+}
+
+void cd_index_copy(cd_index *index, uint32_t source, uint32_t target, uint32_t tier) {
+    if (source >= index->instances || target >= index->instances || tier >= index->tiers)
+        return;
+    for (uint64_t slot = 0; slot < index->slots; slot++) {
+        if (index->state[slot] == EMPTY)
+            continue;
+        uint64_t *bits = entry_at(index, slot) + 2 + tier * index->words;
+        if (bits[source / 64] >> (source % 64) & 1)
+            bits[target / 64] |= UINT64_C(1) << (target % 64);
+    }
+}
+
+uint64_t cd_index_dump(const cd_index *index, uint32_t instance, uint32_t tier, uint64_t *cursor,
+                       uint64_t slots, cd_key *keys) {
+    uint64_t count = 0;
+    if (instance >= index->instances || tier >= index->tiers)
+        return 0;
+    for (; slots > 0 && *cursor < index->slots; slots--, (*cursor)++) {
+        if (index->state[*cursor] == EMPTY)
+            continue;
+        const uint64_t *entry = entry_at(index, *cursor);
+        if (entry[2 + tier * index->words + instance / 64] >> (instance % 64) & 1)
+            keys[count++] = (cd_key){.low = entry[0], .high = entry[1]};
+    }
+    return count;
 }
 
 void cd_index_match(cd_index *index, const cd_key *keys, size_t count, cd_match *matches) {

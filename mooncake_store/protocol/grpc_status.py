@@ -21,6 +21,7 @@ from mooncake_store.errors import (
     TransferCancelledError,
     TransferError,
     TransferTimeoutError,
+    UnknownInstanceError,
     VersionMismatchError,
 )
 
@@ -43,6 +44,7 @@ _CODES: tuple[tuple[type[StoreError], grpc.StatusCode], ...] = (
     (ProtocolError, grpc.StatusCode.INVALID_ARGUMENT),
     (ClusterError, grpc.StatusCode.UNAVAILABLE),
     (ClosedError, grpc.StatusCode.UNAVAILABLE),
+    (UnknownInstanceError, grpc.StatusCode.NOT_FOUND),
     (RequestError, grpc.StatusCode.INVALID_ARGUMENT),
 )
 

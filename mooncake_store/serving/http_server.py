@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from mooncake_store.protocol.frames import WIRE_VERSION, WIRE_VERSION_OLDEST
 from mooncake_store.serving.process import Check
@@ -29,6 +29,7 @@ def application(
     ready: Callable[[], list[Check]],
     about: Callable[[], dict[str, Any]],
     exposition: Callable[[], bytes],
+    more: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """Return the ASGI application.
 
@@ -37,6 +38,7 @@ def application(
         ready: Whether it can serve.
         about: What `/version` says beside the version numbers.
         exposition: One scrape in Prometheus' text format.
+        more: Routes of the process's own API.
     """
 
     async def livez(request: Request) -> Response:
@@ -65,6 +67,7 @@ def application(
             Route("/health", readyz),
             Route("/version", version),
             Route("/metrics", metrics),
+            *more,
         ]
     )
 
@@ -92,9 +95,15 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """An HTTP server on a socket that listens already: a probe that comes early waits."""
+    """An HTTP server on a socket that listens already: a probe that comes early waits.
 
-    def __init__(self, app: Starlette, held: socket.socket) -> None:
+    Args:
+        app: What it serves.
+        held: The socket.
+        connections_max: At a time; more are answered 503.
+    """
+
+    def __init__(self, app: Starlette, held: socket.socket, *, connections_max: int = 256) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -102,7 +111,7 @@ class HttpServer:
             lifespan="off",
             server_header=False,
             timeout_keep_alive=30,
-            limit_concurrency=256,
+            limit_concurrency=connections_max,
         )
         self._server = _Server(config)
         self._socket = held

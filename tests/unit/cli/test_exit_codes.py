@@ -19,7 +19,7 @@ TABLE = {
     "PoolFullError": 5, "StorageFullError": 5,
     "ProtocolError": 3, "RequestError": 2, "SessionLostError": 3, "StoreError": 1,
     "TransferCancelledError": 1, "TransferError": 1, "TransferTimeoutError": 3,
-    "UnavailableError": 3, "VersionMismatchError": 3,
+    "UnavailableError": 3, "UnknownInstanceError": 4, "VersionMismatchError": 3,
 }  # fmt: skip
 
 

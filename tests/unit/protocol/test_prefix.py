@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooncake_store.client.prefix import prefix_keys
 from mooncake_store.errors import RequestError
+from mooncake_store.protocol.prefix import prefix_keys
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "prefix_keys.json"
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=60)

@@ -21,23 +21,23 @@ from typing import Any
 
 from mooncake_store.errors import RequestError
 
-__all__ = ["chain_digests", "prefix_keys"]
+__all__ = ["chain_digests", "prefix_keys", "prefix_start"]
 
 _LABEL = b"mooncake-store prefix 1\0"
 
 
 def _token_bytes(token_ids: Iterable[int]) -> memoryview:
     """All token ids as u32, little-endian."""
-    dtype = getattr(token_ids, "dtype", None)
-    if dtype is not None and hasattr(token_ids, "astype"):  # numpy
-        numbers: Any = token_ids
+    numbers: Any = token_ids
+    dtype = getattr(numbers, "dtype", None)
+    if dtype is not None and hasattr(numbers, "astype"):  # numpy
         if numbers.ndim != 1:
             raise RequestError("token ids are one flat sequence")
         if numbers.size and (numbers.min() < 0 or numbers.max() > 0xFFFFFFFF):
             raise RequestError("a token id is a number from 0 to 4294967295")
         return memoryview(numbers.astype("<u4").tobytes())
-    if dtype is not None and hasattr(token_ids, "tolist"):  # torch
-        token_ids = token_ids.tolist()
+    if dtype is not None and hasattr(numbers, "tolist"):  # torch
+        token_ids = numbers.tolist()
     try:
         packed = array("I", token_ids)
     except (OverflowError, TypeError, ValueError) as error:
@@ -72,6 +72,23 @@ def chain_digests(
         yield state
 
 
+def prefix_start(block_size: int, namespace: str = "") -> bytes:
+    """Return h(0) of `prefix_keys`, for `chain_digests`.
+
+    Args:
+        block_size: Tokens of a block.
+        namespace: What must not share keys.
+
+    Raises:
+        RequestError: A block size that cannot be.
+    """
+    if not isinstance(block_size, int) or not 0 < block_size < 2**32:
+        raise RequestError(f"block_size is a number above 0, not {block_size!r}")
+    space = namespace.encode()
+    head = _LABEL + struct.pack("<I", len(space)) + space + struct.pack("<I", block_size)
+    return hashlib.sha256(head).digest()
+
+
 def prefix_keys(
     token_ids: Sequence[int] | Iterable[int], block_size: int = 256, namespace: str = ""
 ) -> list[str]:
@@ -90,9 +107,5 @@ def prefix_keys(
         >>> len(keys), keys[0] == prefix_keys(range(256), 256, "llama-3-8b")[0]
         (2, True)
     """
-    if not isinstance(block_size, int) or not 0 < block_size < 2**32:
-        raise RequestError(f"block_size is a number above 0, not {block_size!r}")
-    space = namespace.encode()
-    head = _LABEL + struct.pack("<I", len(space)) + space + struct.pack("<I", block_size)
-    state = hashlib.sha256(head).digest()
+    state = prefix_start(block_size, namespace)
     return ["p1-" + digest.hex() for digest in chain_digests(state, token_ids, block_size)]

@@ -1,0 +1,84 @@
+"""`mooncake-store conductor explain`."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from mooncake_store.cli.conductor_access import ConductorAccess, conductor_options
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import output_options
+from mooncake_store.cli.output import Output, aligned, approximate_size, printable
+
+__all__ = ["explain"]
+
+
+@click.command("explain")
+@click.argument("request", metavar="REQUEST")
+@conductor_options
+@output_options
+def explain(output: Output, access: ConductorAccess, request: str) -> int:
+    """Tell why REQUEST went where it went, or why it was refused.
+
+    The conductor remembers the last decisions (--decisions-max of `conductor`).
+
+    \b
+    mooncake-store conductor explain chat-4711
+    """
+    found = access.ask("GET", f"/v1/decisions/{quote(request, safe='')}")
+    output.result(found, "\n".join(_lines(found)))
+    return ExitCode.OK
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    decided = found["decision"]
+    lines = [
+        f"request     {printable(found['request_id'])}, {found['num_tokens']:,} tokens, "
+        f"{found['num_blocks']} full blocks",
+        f"decided     in {found['decision_seconds'] * 1e6:.0f} µs",
+    ]
+    lines += _accepted(found, decided) if found["accepted"] else _refused(decided)
+    if found["candidates"]:
+        lines.append("candidates")
+        rows = [["  NAME", "PREFIX", "QUEUE", ""]]
+        for one in found["candidates"]:
+            chosen = "chosen" if one["name"] == decided.get("prefill") else ""
+            source = "source" if one["name"] == decided.get("source") else ""
+            note = chosen or source or ("closed" if one["is_closed"] else "")
+            name = "  " + printable(one["name"])
+            rows.append([name, f"{one['prefix_tokens']:,}", f"{one['queue_s']:.3f} s", note])
+        lines += aligned(rows)
+    for event in found["became"]:
+        after_s = event["unix_s"] - found["decided_unix_s"]
+        lines.append(f"then        {event['what']}, after {after_s:.3f} s")
+    if found["stage"]:
+        lines.append(f"now         {found['stage']}")
+    return lines
+
+
+def _accepted(found: dict[str, Any], decided: dict[str, Any]) -> list[str]:
+    lines = [
+        f"prefill     {printable(decided['prefill'])}",
+        f"decode      {printable(decided['decode'])}, load {decided['decode_load']:.2f}",
+        f"prefix      {decided['prefix_tokens']:,} tokens need not be computed",
+    ]
+    if decided["source"] is not None:
+        lines.append(
+            f"transfer    {found['moved_blocks']} blocks, "
+            f"{approximate_size(decided['transfer_bytes'])}, from {printable(decided['source'])}"
+        )
+    lines.append(
+        f"predicted   TTFT {decided['ttft_s']:.3f} s: queue {decided['queue_s']:.3f}, transfer "
+        f"{decided['transfer_s']:.3f}, prefill {decided['prefill_s']:.3f}; "
+        f"{decided['tbt_s'] * 1e3:.1f} ms a token"
+    )
+    return lines
+
+
+def _refused(decided: dict[str, Any]) -> list[str]:
+    return [
+        f"refused     {decided['reason']}: {printable(decided['message'])}",
+        f"try again   after {decided['retry_after_s']:.1f} s",
+    ]

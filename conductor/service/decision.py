@@ -1,0 +1,135 @@
+"""What is asked of the scheduler and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mooncake_store.conductor.service.block_names import Blocks
+
+__all__ = ["Candidate", "Decision", "Reason", "Refusal", "Request"]
+
+
+class Reason:
+    """Why a request is refused: words that stand in answers, metrics and the log."""
+
+    TTFT = "slo_ttft"
+    """Its first token is predicted to come too late."""
+    TBT = "slo_tbt"
+    """Its tokens would come too slowly, or those of others."""
+    DECODE_LOAD = "decode_load"
+    """The decode pool is, or will be, fuller than the admission rule allows."""
+    NO_PREFILL = "no_prefill_instance"
+    """No prefill instance is registered, alive and open."""
+    NO_DECODE = "no_decode_instance"
+    """No decode instance is registered, alive and open."""
+    TOO_MANY = "too_many_requests"
+    """More requests are under way than the conductor keeps track of."""
+    POLICY = "policy_failed"
+    """The policy that was plugged in raised, or named no open instance."""
+
+
+UNAVAILABLE = frozenset({Reason.NO_PREFILL, Reason.NO_DECODE, Reason.TOO_MANY, Reason.POLICY})
+"""Reasons for 503; the others are an overload: 429."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request that wants instances.
+
+    Attributes:
+        request_id: Its name: unique among those under way.
+        num_tokens: Of the prompt.
+        blocks: Its full blocks.
+        expected_output: Tokens of the answer that room is reserved for; None: the running mean.
+        ttft_slo_s, tbt_slo_s: What it wants; None: what the cluster promises.
+    """
+
+    request_id: str
+    num_tokens: int
+    blocks: Blocks
+    expected_output: float | None = None
+    ttft_slo_s: float | None = None
+    tbt_slo_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What was known of an instance when it was decided.
+
+    Attributes:
+        name: Of the instance, or of a store server that only others fetch from.
+        prefix_tokens: Of the prompt that it held.
+        queue_s: Its predicted queue.
+        is_closed: It could not be chosen.
+    """
+
+    name: str
+    prefix_tokens: int
+    queue_s: float
+    is_closed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """An accepted request: who does what, and the predictions that it was chosen by.
+
+    Attributes:
+        prefill, decode: Instances by name; the same for one that does both.
+        prefill_url, decode_url: Where they are reached.
+        prefix_tokens: Of the prompt that need not be computed.
+        source: Whom missing blocks are fetched from: an instance or a store server; None: nobody.
+        source_server, target_server: Store servers of source and of the prefill instance; empty:
+            not known.
+        move: Digests of the blocks that are fetched.
+        pinned_blocks: Leading blocks that the prefill reads.
+        transfer_bytes: Of the blocks that are fetched.
+        tbt_s: Predicted time between tokens.
+        decode_load: Of the decode instance with the request in.
+        pool_load: Of the decode pool, by the admission rule.
+    """
+
+    request_id: str
+    prefill: str
+    prefill_url: str
+    decode: str
+    decode_url: str
+    num_tokens: int
+    prefix_tokens: int
+    transfer_tokens: int
+    transfer_bytes: float
+    source: str | None
+    source_server: str
+    target_server: str
+    move: tuple[str, ...]
+    pinned_blocks: int
+    queue_s: float
+    transfer_s: float
+    prefill_s: float
+    ttft_s: float
+    tbt_s: float
+    decode_load: float
+    pool_load: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A request that is not let in; nothing was changed by it.
+
+    Attributes:
+        reason: One of `Reason`.
+        message: A sentence with the numbers.
+        retry_after_s: When another try may succeed.
+        ttft_s, tbt_s: What was predicted; None: that did not come so far.
+    """
+
+    request_id: str
+    reason: str
+    message: str
+    retry_after_s: float
+    ttft_s: float | None = None
+    tbt_s: float | None = None
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that says it: 503 where nobody could, 429 where nobody should."""
+        return 503 if self.reason in UNAVAILABLE else 429

@@ -1,0 +1,102 @@
+"""The last decisions, with what each was made from."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mooncake_store.conductor.service.decision import Candidate, Decision, Refusal
+
+__all__ = ["DecisionLog", "Logged"]
+
+
+@dataclass(slots=True)
+class Logged:
+    """A decision as it is kept.
+
+    Attributes:
+        wall_s: When, by the clock of this host.
+        took_s: What deciding took.
+        at_s: When, by the clock of the scheduler.
+        lengths: Blocks of the prompt that each slot held; empty: that was not looked at.
+        free_at_s: When each slot would have been free.
+        shown: Slots in use, and whether each was closed.
+        names: Of the slots.
+        became: What was reported of it since.
+    """
+
+    decided: Decision | Refusal
+    wall_s: float
+    took_s: float
+    num_tokens: int
+    num_blocks: int
+    at_s: float
+    lengths: list[int]
+    free_at_s: list[float]
+    shown: tuple[tuple[int, bool], ...]
+    names: dict[int, str]
+    became: list[tuple[float, str]]
+
+    def candidates(self, block_tokens: int) -> list[Candidate]:
+        """Return who there was, and what each was known to have."""
+        return [
+            Candidate(
+                self.names.get(slot, f"slot {slot}"),
+                min(self.lengths[slot] * block_tokens, self.num_tokens - 1),
+                max(self.free_at_s[slot] - self.at_s, 0.0),
+                is_closed,
+            )
+            for slot, is_closed in self.shown
+            if self.lengths
+        ]
+
+
+class DecisionLog:
+    """A bounded log by request; the oldest leave.
+
+    Args:
+        decisions_max: How many are kept.
+        block_tokens: Tokens of a block.
+    """
+
+    def __init__(self, decisions_max: int, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._max = decisions_max
+        self._logged: OrderedDict[str, Logged] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._logged)
+
+    def add(self, logged: Logged) -> None:
+        """Keep a decision; an earlier one about the same request goes."""
+        name = logged.decided.request_id
+        self._logged.pop(name, None)
+        self._logged[name] = logged
+        if len(self._logged) > self._max:
+            self._logged.popitem(last=False)
+
+    def note(self, request_id: str, wall_s: float, what: str) -> None:
+        """Add what became of a request."""
+        found = self._logged.get(request_id)
+        if found is not None and len(found.became) < 16:
+            found.became.append((wall_s, what))
+
+    def find(self, request_id: str) -> dict[str, Any] | None:
+        """Return all about a decision as a JSON document, or None."""
+        found = self._logged.get(request_id)
+        if found is None:
+            return None
+        decided = found.decided
+        return {
+            "request_id": decided.request_id,
+            "accepted": isinstance(decided, Decision),
+            "decided_unix_s": found.wall_s,
+            "decision_seconds": found.took_s,
+            "num_tokens": found.num_tokens,
+            "num_blocks": found.num_blocks,
+            "decision": {name: value for name, value in asdict(decided).items() if name != "move"},
+            "moved_blocks": len(decided.move) if isinstance(decided, Decision) else 0,
+            "candidates": [asdict(one) for one in found.candidates(self._block_tokens)],
+            "became": [{"unix_s": when_s, "what": what} for when_s, what in found.became],
+        }

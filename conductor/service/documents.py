@@ -1,0 +1,277 @@
+"""The JSON that the API takes and gives; every mistake in it is told with its place."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from mooncake_store.conductor.service.block_names import BlockNames, Blocks
+from mooncake_store.conductor.service.decision import Decision, Refusal, Request
+from mooncake_store.conductor.service.instances import Instance, LoadReport, Role
+from mooncake_store.errors import RequestError, StoreError
+
+__all__ = [
+    "Registration",
+    "decision_document",
+    "error_document",
+    "instance_document",
+    "parse",
+    "read_heartbeat",
+    "read_registration",
+    "read_request",
+    "refusal_document",
+]
+
+_MISSING = object()
+REQUEST_ID_BYTES_MAX = 256
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        RequestError: It is none.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON: {error}", cause=error) from error
+    if not isinstance(document, dict):
+        raise RequestError("the body is a JSON object")
+    return document
+
+
+def _number(
+    document: Mapping[str, Any], name: str, default: Any = _MISSING, *, whole: bool = False
+) -> Any:
+    value = document.get(name, default)
+    if value is _MISSING:
+        raise RequestError(f"{name} is missing")
+    if value is default or value is None:
+        return value
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        raise RequestError(f"{name} is a {'whole ' if whole else ''}number, not {value!r}")
+    return value
+
+
+def _text(document: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
+    value = document.get(name, default)
+    if value is _MISSING:
+        raise RequestError(f"{name} is missing")
+    if not isinstance(value, str):
+        raise RequestError(f"{name} is a text, not {value!r}")
+    return value
+
+
+def _known(document: Mapping[str, Any], names: frozenset[str]) -> None:
+    unknown = sorted(set(document) - names)
+    if unknown:
+        raise RequestError(f"there is no field {unknown[0]!r}: {', '.join(sorted(names))}")
+
+
+_REQUEST = frozenset(
+    {
+        "request_id",
+        "token_ids",
+        "block_keys",
+        "num_tokens",
+        "expected_output_tokens",
+        "slo",
+        "track",
+    }
+)
+
+
+def read_request(
+    document: Mapping[str, Any], names: BlockNames, request_id: str
+) -> tuple[Request, bool]:
+    """Return a request to be scheduled, and whether its progress will be reported.
+
+    Args:
+        document: `token_ids`, or `num_tokens` with `block_keys` (none: nothing is known of it).
+        names: How blocks are called.
+        request_id: Its name if it has none.
+
+    Raises:
+        RequestError: Something is missing, or makes no sense.
+    """
+    _known(document, _REQUEST)
+    token_ids, keys = document.get("token_ids"), document.get("block_keys")
+    if token_ids is not None:
+        if keys is not None:
+            raise RequestError("token_ids or block_keys, not both")
+        if not isinstance(token_ids, list) or not token_ids:
+            raise RequestError("token_ids is a list of at least one number")
+        blocks, num_tokens = names.of_tokens(token_ids), len(token_ids)
+        if _number(document, "num_tokens", num_tokens, whole=True) != num_tokens:
+            raise RequestError(f"num_tokens is not the number of token_ids, {num_tokens}")
+    else:
+        if keys is not None and not isinstance(keys, list):
+            raise RequestError("block_keys is a list")
+        blocks = names.of_keys(keys) if keys else Blocks((), b"")
+        num_tokens = _number(document, "num_tokens", whole=True)
+        if num_tokens is None or num_tokens < 1:
+            raise RequestError("num_tokens is at least 1")
+    slo = document.get("slo") or {}
+    if not isinstance(slo, dict):
+        raise RequestError("slo is an object with ttft_s and tbt_s")
+    _known(slo, frozenset({"ttft_s", "tbt_s"}))
+    for name in ("ttft_s", "tbt_s"):
+        wanted = _number(slo, name, None)
+        if wanted is not None and wanted <= 0:
+            raise RequestError(f"{name} is above 0")
+    output = _number(document, "expected_output_tokens", None)
+    if output is not None and not 0 < output < 1e9:
+        raise RequestError("expected_output_tokens is above 0")
+    name = _text(document, "request_id", request_id)
+    if not 0 < len(name.encode(errors="replace")) <= REQUEST_ID_BYTES_MAX:
+        raise RequestError(f"request_id has 1 to {REQUEST_ID_BYTES_MAX} bytes")
+    request = Request(
+        request_id=name,
+        num_tokens=num_tokens,
+        blocks=blocks,
+        expected_output=output,
+        ttft_slo_s=slo.get("ttft_s"),
+        tbt_slo_s=slo.get("tbt_s"),
+    )
+    track = document.get("track", False)
+    if not isinstance(track, bool):
+        raise RequestError(f"track is true or false, not {track!r}")
+    return request, track
+
+
+class Registration:
+    """Who wants to be an instance."""
+
+    __slots__ = ("incarnation", "name", "role", "server", "url")
+
+    def __init__(self, name: str, role: Role, url: str, server: str, incarnation: int) -> None:
+        self.name, self.role, self.url = name, role, url
+        self.server, self.incarnation = server, incarnation
+
+
+def read_registration(document: Mapping[str, Any]) -> Registration:
+    """Return who registers.
+
+    Raises:
+        RequestError: Something is missing, or makes no sense.
+    """
+    _known(document, frozenset({"name", "role", "url", "server", "incarnation"}))
+    role = _text(document, "role")
+    if role not in {one.value for one in Role}:
+        raise RequestError(f"role is prefill, decode or both, not {role!r}")
+    url = _text(document, "url", "")
+    if url and not url.startswith(("http://", "https://")):
+        raise RequestError(f"url begins with http:// or https://, not {url[:20]!r}")
+    incarnation = _number(document, "incarnation", 0, whole=True)
+    if incarnation is None or incarnation < 0:
+        raise RequestError("incarnation is 0 or more")
+    return Registration(
+        _text(document, "name"),
+        Role(role),
+        url.rstrip("/"),
+        _text(document, "server", ""),
+        incarnation,
+    )
+
+
+_LOAD = frozenset(LoadReport.__slots__)
+
+
+def read_heartbeat(document: Mapping[str, Any]) -> tuple[int, LoadReport | None]:
+    """Return a heartbeat's number and its load report, if there is one.
+
+    Raises:
+        RequestError: Something is missing, or makes no sense.
+    """
+    _known(document, frozenset({"sequence", "load"}))
+    sequence = _number(document, "sequence", whole=True)
+    if sequence is None or sequence < 0:
+        raise RequestError("sequence is 0 or more, and grows")
+    load = document.get("load")
+    if load is None:
+        return sequence, None
+    if not isinstance(load, dict):
+        raise RequestError("load is an object")
+    _known(load, _LOAD)
+    return sequence, LoadReport(
+        **{name: _number(load, name, None, whole=name != "queue_s") for name in load}
+    )
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def decision_document(decision: Decision, names: BlockNames) -> dict[str, Any]:
+    """Return what an accepted request is told."""
+    return {
+        "request_id": decision.request_id,
+        "prefill": {"instance": decision.prefill, "url": decision.prefill_url},
+        "decode": {"instance": decision.decode, "url": decision.decode_url},
+        "prefix_tokens": decision.prefix_tokens,
+        "transfer": {
+            "source": decision.source,
+            "tokens": decision.transfer_tokens,
+            "bytes": decision.transfer_bytes,
+            "blocks": [names.prefixes[0] + digest for digest in decision.move],
+        },
+        "predicted": {
+            "ttft_s": decision.ttft_s,
+            "tbt_s": decision.tbt_s,
+            "queue_s": decision.queue_s,
+            "transfer_s": decision.transfer_s,
+            "prefill_s": decision.prefill_s,
+        },
+    }
+
+
+def refusal_document(refusal: Refusal) -> dict[str, Any]:
+    """Return what a refused request is told: an error as OpenAI's API has it."""
+    kind = "overloaded" if refusal.status == 429 else "unavailable"
+    return {
+        "request_id": refusal.request_id,
+        "error": {
+            "type": kind,
+            "code": refusal.reason,
+            "message": refusal.message,
+            "retry_after_s": refusal.retry_after_s,
+            "predicted": {"ttft_s": refusal.ttft_s, "tbt_s": refusal.tbt_s},
+        },
+    }
+
+
+def error_document(error: StoreError) -> dict[str, Any]:
+    """Return a failure in the same form."""
+    return {
+        "error": {
+            "type": "invalid_request" if isinstance(error, RequestError) else "failed",
+            "code": error.code,
+            "message": error.message,
+            "hint": error.hint,
+        }
+    }
+
+
+def instance_document(
+    one: Instance, *, now_s: float, queue_s: float, queued: int, decode: tuple[float, float, float]
+) -> dict[str, Any]:
+    """Return what is known of an instance."""
+    batch, context, reserved = decode
+    return {
+        "name": one.name,
+        "role": one.role.value,
+        "url": one.url,
+        "server": one.server,
+        "state": one.state.value,
+        "incarnation": one.incarnation,
+        "heard_s_ago": max(now_s - one.heard_s, 0.0),
+        "report_s_ago": None if one.report is None else max(now_s - one.report_s, 0.0),
+        "stale_reports": one.stale_reports,
+        "prefill": {"queue_s": queue_s, "requests": queued} if one.role.prefills else None,
+        "decode": {
+            "batch": batch, "context_tokens": context, "reserved_tokens": reserved
+        } if one.role.decodes else None,
+    }  # fmt: skip

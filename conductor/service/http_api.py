@@ -1,0 +1,152 @@
+"""The conductor's API over HTTP."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mooncake_store.conductor.service.core import ConductorCore
+from mooncake_store.conductor.service.decision import Refusal
+from mooncake_store.conductor.service.documents import (
+    decision_document,
+    error_document,
+    parse,
+    read_registration,
+    read_request,
+    refusal_document,
+)
+from mooncake_store.errors import LimitError, RequestError, StoreError, UnknownInstanceError
+
+__all__ = ["BODY_BYTES_MAX", "read_body", "refusal_response", "routes"]
+
+BODY_BYTES_MAX = 64 << 20
+"""Of a request: a prompt of 10 million tokens."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _TooLarge(RequestError):
+    """More bytes than a body may have."""
+
+
+async def read_body(request: Request) -> bytes:
+    """Return a body of bounded size.
+
+    Raises:
+        RequestError: It is larger.
+    """
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise _TooLarge(f"the body has more than {BODY_BYTES_MAX} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def refusal_response(refusal: Refusal) -> JSONResponse:
+    """Return 429 or 503 with the reason and when to try again."""
+    return JSONResponse(
+        refusal_document(refusal),
+        refusal.status,
+        headers={"retry-after": str(math.ceil(refusal.retry_after_s))},
+    )
+
+
+def _status_of(error: StoreError) -> int:
+    if isinstance(error, UnknownInstanceError):
+        return 404
+    if isinstance(error, _TooLarge):
+        return 413
+    if isinstance(error, RequestError):
+        return 400
+    return 503 if isinstance(error, LimitError) else 500
+
+
+def _answered(handler: Handler) -> Handler:
+    @functools.wraps(handler)
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except StoreError as error:
+            return JSONResponse(error_document(error), _status_of(error))
+
+    return answer
+
+
+def routes(core: ConductorCore) -> list[Route]:
+    """Return the routes of the API; docs/conductor.md describes them."""
+    heartbeat_ms = round(core.config.heartbeat_interval_s * 1000)
+
+    async def schedule(request: Request) -> Response:
+        document = parse(await read_body(request))
+        wanted, is_tracked = read_request(document, core.names, core.new_request_id())
+        decided = core.schedule(wanted, is_tracked=is_tracked)
+        if isinstance(decided, Refusal):
+            return refusal_response(decided)
+        return JSONResponse(decision_document(decided, core.names))
+
+    async def report(request: Request) -> Response:
+        document = parse(await read_body(request))
+        tokens = document.get("output_tokens")
+        if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
+            raise RequestError(f"output_tokens is a whole number, not {tokens!r}")
+        core.report(request.path_params["request_id"], str(document.get("event")), tokens)
+        return JSONResponse({})
+
+    async def instances(request: Request) -> Response:
+        return JSONResponse({"instances": core.instances()})
+
+    async def register(request: Request) -> Response:
+        found = core.register(read_registration(parse(await read_body(request))))
+        document: dict[str, Any] = {
+            "name": found.name,
+            "incarnation": found.incarnation,
+            "heartbeat_interval_ms": heartbeat_ms,
+            "block_tokens": core.config.block_tokens,
+            "key_prefixes": list(core.names.prefixes),
+        }
+        return JSONResponse(document)
+
+    async def heartbeat(request: Request) -> Response:
+        name = request.path_params["name"]
+        counts = core.heartbeat(name, parse(await read_body(request)))
+        return JSONResponse({"counts": counts})
+
+    async def drain(request: Request) -> Response:
+        core.scheduler.drain(request.path_params["name"])
+        return JSONResponse({})
+
+    async def remove(request: Request) -> Response:
+        core.remove(request.path_params["name"])
+        return JSONResponse({})
+
+    async def blocks(request: Request) -> Response:
+        name = request.path_params["name"]
+        result = core.block_events(name, parse(await read_body(request)))
+        feed = core.feed_of(name)
+        return JSONResponse(
+            {"result": result, "needs_snapshot": feed is None or feed.needs_snapshot}
+        )
+
+    async def explain(request: Request) -> Response:
+        return JSONResponse(core.explain(request.path_params["request_id"]))
+
+    table: list[tuple[str, Handler, str]] = [
+        ("/v1/schedule", schedule, "POST"),
+        ("/v1/requests/{request_id:path}/report", report, "POST"),
+        ("/v1/instances", instances, "GET"),
+        ("/v1/instances", register, "POST"),
+        ("/v1/instances/{name}/heartbeat", heartbeat, "POST"),
+        ("/v1/instances/{name}/drain", drain, "POST"),
+        ("/v1/instances/{name}/blocks", blocks, "POST"),
+        ("/v1/instances/{name}", remove, "DELETE"),
+        ("/v1/decisions/{request_id:path}", explain, "GET"),
+    ]
+    return [Route(path, _answered(handler), methods=[method]) for path, handler, method in table]

@@ -1,0 +1,227 @@
+"""A conductor as a process: HTTP, gRPC, proxy, the store's follower, log, and a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mooncake_store.conductor.service.config import ConductorConfig
+from mooncake_store.conductor.service.core import ConductorCore
+from mooncake_store.logs import configure, log_event
+from mooncake_store.runtime import is_loopback
+from mooncake_store.serving import ports
+from mooncake_store.serving.http_server import HttpServer, application
+from mooncake_store.serving.process import Check, raise_descriptor_limit, run
+
+__all__ = ["ConductorProcess", "Endpoints", "run_conductor"]
+
+logger = logging.getLogger("mooncake_store.conductor")
+
+_SWEEP_S = 0.2
+_LIVE_S = 5.0
+_CONNECTIONS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a running conductor is reached, as its ready file says it in JSON."""
+
+    pid: int
+    address: str
+    http_port: int
+
+    @property
+    def url(self) -> str:
+        """Of the API."""
+        return f"http://{ports.format_address(self.address, self.http_port)}"
+
+
+class ConductorProcess:
+    """One conductor and everything around it, inside a running asyncio loop.
+
+    Args:
+        config: Its settings; `check` has passed.
+    """
+
+    def __init__(self, config: ConductorConfig) -> None:
+        self._config = config
+        self.core = ConductorCore(config)
+        self._held: dict[str, socket.socket] = {}
+        self._http: HttpServer | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._swept_s = time.monotonic()
+        self._is_stopping = False
+        self.ended = asyncio.Event()
+
+    async def start(self) -> Endpoints:
+        """Serve.
+
+        Raises:
+            InUseError: A port is taken; the message names the process.
+            StoreError: Something else is missing.
+        """
+        try:
+            return await self._start(self._config)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, config: ConductorConfig) -> Endpoints:
+        ports.family_of(config.address)
+        raise_descriptor_limit(_CONNECTIONS_MAX + 256)
+        self._reserve("HTTP", config.http_port).listen(1024)
+        app = application(
+            live=self._live,
+            ready=self._checks,
+            about=self._about,
+            exposition=self._exposition,
+            more=self._routes(),
+        )
+        self._http = HttpServer(app, self._held["HTTP"], connections_max=_CONNECTIONS_MAX)
+        self._http.start()
+        self._sweeper = asyncio.create_task(self._sweep())
+        # What exists now stays: the collector need not walk over it, decision after decision.
+        gc.collect()
+        gc.freeze()
+        log_event(
+            logger,
+            logging.INFO,
+            "listening",
+            address=ports.format_address(config.address, self._port_of("HTTP") or 0),
+            policy=config.policy,
+            admission=config.admission,
+        )
+        return Endpoints(
+            pid=os.getpid(),
+            address=config.address,
+            http_port=self._port_of("HTTP") or 0,
+        )
+
+    def _routes(self) -> list[Any]:
+        from mooncake_store.conductor.service.http_api import routes
+
+        return list(routes(self.core))
+
+    def _reserve(self, what: str, port: int) -> socket.socket:
+        held = self._held[what] = ports.reserve(self._config.address, port, what)
+        return held
+
+    def _port_of(self, what: str) -> int | None:
+        held = self._held.get(what)
+        return None if held is None else int(held.getsockname()[1])
+
+    async def _sweep(self) -> None:
+        while True:
+            self._swept_s = time.monotonic()
+            try:
+                silent, gone = self.core.sweep()
+            except Exception as error:  # a fault of ours must not end the scheduling
+                log_event(logger, logging.ERROR, "sweep_failed", reason=error)
+                logger.debug("traceback", exc_info=True)
+            else:
+                for one in silent:
+                    log_event(logger, logging.WARNING, "instance_silent", instance=one.name)
+                for one in gone:
+                    log_event(logger, logging.WARNING, "instance_forgotten", instance=one.name)
+            await asyncio.sleep(_SWEEP_S)
+
+    # ---- what HTTP says of the process -----------------------------------------------------------
+
+    def is_live(self) -> bool:
+        """Whether the loop turns."""
+        return self._live().is_ok
+
+    def _live(self) -> Check:
+        age_s = time.monotonic() - self._swept_s
+        return Check("loop", age_s < _LIVE_S, f"it turned {age_s:.3f} s ago")
+
+    def _checks(self) -> list[Check]:
+        scheduler = self.core.scheduler
+        total = len(scheduler.instances)
+        has_prefill, has_decode = scheduler.table.has_open, scheduler.decode.has_open
+        return [
+            Check(
+                "running",
+                not self._is_stopping,
+                "it is stopping" if self._is_stopping else "it is running",
+            ),
+            self._live(),
+            # Not conditions: instances register only once the service is ready.
+            Check(
+                "prefill",
+                True,
+                f"{'some' if has_prefill else 'none'} of {total} instances take prompts",
+            ),
+            Check(
+                "decode",
+                True,
+                f"{'some' if has_decode else 'none'} of {total} instances take answers",
+            ),
+        ]
+
+    def _about(self) -> dict[str, Any]:
+        return {"policy": self._config.policy, "admission": self._config.admission}
+
+    def _exposition(self) -> bytes:
+        from mooncake_store.conductor.service.metrics import exposition
+
+        return exposition(self.core, self._counted)
+
+    def _counted(self) -> dict[str, float]:
+        return {}
+
+    # ---- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop everything; calls under way have `stop_timeout_s`."""
+        self._is_stopping = True
+        for task in (self._sweeper,):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        if self._http is not None:
+            await self._http.stop(self._config.stop_timeout_s)
+        for held in self._held.values():
+            held.close()
+        log_event(logger, logging.INFO, "stopped")
+
+
+def run_conductor(
+    config: ConductorConfig,
+    *,
+    ready_file: Path | None = None,
+    on_ready: Callable[[Endpoints], None] | None = None,
+) -> None:
+    """Run a conductor until SIGTERM or SIGINT.
+
+    Args:
+        config: Its settings.
+        ready_file: Written, with its `Endpoints` as JSON, once it serves; removed at the end.
+        on_ready: Called at the same moment.
+
+    Raises:
+        StoreError: It cannot start.
+    """
+    config.check()
+    configure(config.log_format, config.log_level)
+    if not is_loopback(config.address):
+        log_event(
+            logger, logging.WARNING, "insecure",
+            reason=f"{config.address} is open to the network, unencrypted",
+        )  # fmt: skip
+
+    async def serve() -> None:
+        process = ConductorProcess(config)
+        await run(process, ready_file=ready_file, on_ready=on_ready, describe=asdict)
+
+    asyncio.run(serve())

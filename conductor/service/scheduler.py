@@ -1,0 +1,721 @@
+"""The scheduler's state: who is there, who holds what, what is under way; and its decisions.
+
+Pure: requests, events and the time go in, decisions come out.  One thread at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake_store._native import ffi as _ffi
+from mooncake_store._native import lib
+from mooncake_store.conductor.costs import Costs
+from mooncake_store.conductor.prefill_choice import PrefillView
+from mooncake_store.conductor.prefix_index import PrefixIndex, Tier
+from mooncake_store.conductor.service.answers import Answers
+from mooncake_store.conductor.service.decision import Decision, Reason, Refusal, Request
+from mooncake_store.conductor.service.decode_table import DecodeTable
+from mooncake_store.conductor.service.flights import Flight, FlightTable, Stage
+from mooncake_store.conductor.service.holders import Holders
+from mooncake_store.conductor.service.hot_blocks import HotBlocks
+from mooncake_store.conductor.service.instances import (
+    Instance,
+    Instances,
+    LoadReport,
+    Role,
+    State,
+)
+from mooncake_store.conductor.service.prefill_queue import PrefillQueue
+from mooncake_store.conductor.service.prefill_table import PrefillTable
+from mooncake_store.conductor.service.selector import Selector
+from mooncake_store.conductor.sim_config import ADMISSIONS, SELECTIONS, SimConfig
+from mooncake_store.errors import ConfigError, RequestError, UnknownInstanceError
+
+__all__ = ["Scheduler", "SchedulerLimits"]
+
+ffi: Any = _ffi
+
+_RETRY_S_MAX = 60.0
+_SHARE_FORGET = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerLimits:
+    """Bounds and delays of a scheduler.
+
+    Attributes:
+        instances_max, servers_max: Registered at a time.
+        blocks_max: Blocks that the index knows.
+        flights_max: Requests under way.
+        heartbeat_timeout_s, forget_s: When an instance is silent, and when it is forgotten.
+        report_s_max: A load report that is older counts no more.
+        promise_s: How long blocks are believed to stay on an instance that reports none.
+        request_s_max: When a request is given up that nobody has reported the end of.
+    """
+
+    instances_max: int = 64
+    servers_max: int = 64
+    blocks_max: int = 1 << 20
+    flights_max: int = 65_536
+    heartbeat_timeout_s: float = 5.0
+    forget_s: float = 60.0
+    report_s_max: float = 3.0
+    promise_s: float = 30.0
+    request_s_max: float = 600.0
+
+
+class Scheduler:
+    """Decides about requests.
+
+    Args:
+        config: Cost model, service levels and policy: what the simulator takes too.
+        costs: The cost model of `config`.
+        limits: Bounds.
+        block_tokens: Tokens of a block.
+        selector: A policy in Python instead of the one that `config` names.
+
+    Attributes:
+        instances: Who is registered.
+        index: Which holder has which block.
+        holders: The columns of the index.
+        flights: Requests under way, by name.
+        refused: How many were refused, by reason.
+        names: Of the holders, by slot; a new dictionary with each change.
+        lengths: Blocks that each slot held of the last prompt.
+    """
+
+    def __init__(
+        self,
+        config: SimConfig,
+        costs: Costs,
+        limits: SchedulerLimits,
+        *,
+        block_tokens: int,
+        selector: Selector | None = None,
+    ) -> None:
+        rules = config.scheduler
+        if rules.admission == "oracle":
+            raise ConfigError("admission `oracle` knows how answers end: only the simulator can")
+        self.config = config
+        self.limits = limits
+        self.block_tokens = block_tokens
+        self.instances = Instances(
+            slots=limits.instances_max,
+            timeout_s=limits.heartbeat_timeout_s,
+            forget_s=limits.forget_s,
+        )
+        self.index = PrefixIndex(
+            limits.instances_max + limits.servers_max, tiers=2, blocks_max=limits.blocks_max
+        )
+        self.table = PrefillTable(self.index.instances)
+        self.holders = Holders(
+            self.index, self.table, first_slot=limits.instances_max, servers_max=limits.servers_max
+        )
+        self.decode = DecodeTable(limits.instances_max)
+        self.queues = [PrefillQueue() for _ in range(limits.instances_max)]
+        self.flights: dict[str, Flight] = {}
+        self.flight_table = FlightTable(limits.flights_max)
+        self.answers = Answers(rules.output_initial, rules.decode_time_initial_s)
+        self.refused: Counter[str] = Counter()
+        self.accepted = 0
+        self.prompt_tokens = self.prefix_tokens = self.moved_bytes = 0.0
+        self.hot = HotBlocks(
+            interval_s=rules.replicate_interval_s,
+            share=rules.replicate_share,
+            block_bytes=config.model.kv_bytes_per_token * block_tokens,
+            nic_bytes_per_s=config.cluster.nic_bytes_per_s,
+        )
+        self._selector = selector
+        self._costs = costs
+        self._cost: Any = costs.native()
+        self._selection: Any = _selection_of(config)
+        self._limits: Any = ffi.new("cd_decode_limits *")
+        self._limits.capacity_tokens = config.cluster.decode_capacity_tokens
+        self._limits.batch_max = config.cluster.decode_batch_max
+        self._choice: Any = ffi.new("cd_prefill_choice *")
+        self._decode_choice: Any = ffi.new("cd_decode_choice *")
+        self._forecast: Any = ffi.new("cd_forecast *")
+        self._named: Any = ffi.new("int32_t *")
+        self._admission = ADMISSIONS.index(rules.admission)
+        self._turns = itertools.count()
+        self._by_slot: dict[int, Instance] = {}
+        self._promised: deque[tuple[float, int, int, bytes]] = deque()
+        self._ready_s: dict[tuple[int, bytes], float] = {}
+        self._reports_blocks: set[str] = set()
+        self._joins_per_s = 0.0
+        self._joins = 0
+        self._swept_s = -math.inf
+        self.names: dict[int, str] = {}
+        self.lengths: list[int] = []
+        self.on_end: Callable[[Flight], None] = lambda flight: None
+
+    device_tier = Tier.DEVICE
+
+    # ---- instances -------------------------------------------------------------------------------
+
+    def register(
+        self, name: str, role: Role, url: str, server: str, incarnation: int, now_s: float
+    ) -> tuple[Instance, bool]:
+        """Add or renew an instance; see `Instances.register`."""
+        found, is_new = self.instances.register(name, role, url, server, incarnation, now_s)
+        if is_new:
+            self._forget_slot(found)
+            self._by_slot[found.slot] = found
+        self.holders.attach(found.slot, server if role.prefills else "")
+        self._show(found)
+        self.names_changed()
+        return found, is_new
+
+    def heartbeat(
+        self, name: str, sequence: int, report: LoadReport | None, now_s: float
+    ) -> tuple[Instance, bool]:
+        """Note that an instance lives, and what it says; see `Instances.heartbeat`."""
+        found, counts = self.instances.heartbeat(name, sequence, report, now_s)
+        if counts:
+            if report is not None and found.role.decodes:
+                self.decode.believe(found.slot, report)
+            self._show(found)
+            if found.role.prefills:
+                self._queue_changed(found.slot, now_s)
+        return found, counts
+
+    def drain(self, name: str) -> Instance:
+        """Let an instance get nothing new."""
+        found = self.instances.drain(name)
+        self._show(found)
+        return found
+
+    def remove(self, name: str) -> Instance:
+        """Forget an instance and all that is under way on it."""
+        found = self.instances.remove(name)
+        self._forget_slot(found)
+        self._by_slot.pop(found.slot, None)
+        return found
+
+    def _show(self, one: Instance) -> None:
+        is_closed = one.state is not State.OPEN
+        if one.role.prefills:
+            self.table.show_instance(one.slot, is_closed=is_closed)
+        if one.role.decodes:
+            self.decode.show(one.slot, is_closed=is_closed)
+
+    def _forget_slot(self, one: Instance) -> None:
+        """Drop what a slot was: flights on it, what it holds, its rows."""
+        for flight in [
+            flight
+            for flight in self.flights.values()
+            if one.slot in (flight.prefill_slot, flight.decode_slot)
+        ]:
+            self._end(flight)
+        self.queues[one.slot] = PrefillQueue()
+        self.holders.detach(one.slot)
+        self.index.clear(one.slot)
+        self.table.clear(one.slot)
+        self.decode.clear(one.slot)
+        self._refresh_flights(one.heard_s)
+        self._reports_blocks.discard(one.name)
+        for pair in [pair for pair in self._ready_s if pair[0] == one.slot]:
+            del self._ready_s[pair]
+        self._promised = deque(item for item in self._promised if item[1] != one.slot)
+
+    def blocks_stored(self, name: str, keys: bytes) -> None:
+        """An instance tells of blocks on its accelerator.
+
+        Raises:
+            UnknownInstanceError: It is not registered.
+            RequestError: Not whole keys.
+        """
+        found = self.instances.get(name)
+        self._reports_blocks.add(name)
+        self.index.store(found.slot, keys, Tier.DEVICE)
+
+    def blocks_removed(self, name: str, keys: bytes) -> None:
+        """An instance tells of blocks that left its accelerator.
+
+        Raises:
+            UnknownInstanceError: It is not registered.
+            RequestError: Not whole keys.
+        """
+        found = self.instances.get(name)
+        self._reports_blocks.add(name)
+        self.index.remove(found.slot, keys, Tier.DEVICE)
+
+    # ---- decisions -------------------------------------------------------------------------------
+
+    def schedule(
+        self, request: Request, now_s: float, *, is_tracked: bool = False
+    ) -> Decision | Refusal:
+        """Decide about a request.
+
+        An accepted one counts at once: the next decision knows its queue and its blocks.
+
+        Args:
+            request: What is wanted.
+            now_s: The time here.
+            is_tracked: Its `prefilled` and `finished` will be told.
+
+        Raises:
+            RequestError: Numbers that cannot be.
+        """
+        tokens = request.num_tokens
+        if not 1 <= tokens < 1 << 32:
+            raise RequestError(f"a prompt has 1 to 2**32 - 1 tokens, not {tokens}")
+        if len(request.blocks) * self.block_tokens > tokens:
+            raise RequestError(
+                f"{len(request.blocks)} blocks of {self.block_tokens} tokens are more than the "
+                f"prompt's {tokens}"
+            )
+        known = self.flights.get(request.request_id)
+        if known is not None:
+            self._end(known)  # asked again: what was decided before does not count
+        decided = self._decide(request, now_s, is_tracked)
+        if isinstance(decided, Refusal):
+            self.refused[decided.reason] += 1
+        else:
+            self.accepted += 1
+        return decided
+
+    def _decide(self, request: Request, now_s: float, is_tracked: bool) -> Decision | Refusal:
+        if len(self.flights) >= self.limits.flights_max:
+            return _refusal(
+                request, Reason.TOO_MANY, f"{len(self.flights)} requests are under way", 1.0
+            )
+        self.lengths = []
+        tokens, blocks = request.num_tokens, request.blocks
+        if not self.table.has_open:
+            return _refusal(
+                request,
+                Reason.NO_PREFILL,
+                f"none of {len(self.instances)} instances takes prompts",
+                self.limits.heartbeat_timeout_s,
+            )
+        lengths = self.lengths = self.index.match_lengths(blocks.packed)
+        nic = self._cost.nic_bytes_per_s
+        self.table.fill(lengths, self.block_tokens, tokens - 1, nic, now_s)
+        if self._ready_s:
+            self._fill_ready(lengths, blocks.packed, now_s)
+        choice = self._choice
+        if not self._choose(tokens):
+            return _refusal(
+                request, Reason.POLICY, "the policy named no instance that takes prompts", 1.0
+            )
+        ttft_slo_s = request.ttft_slo_s or self.config.slo.ttft_s
+        tbt_slo_s = request.tbt_slo_s or self.config.slo.tbt_s
+        threshold = self.config.scheduler.admission_threshold
+        if self._admission and choice.ttft_s > threshold * ttft_slo_s:
+            return _refusal(
+                request,
+                Reason.TTFT,
+                f"the first token is predicted after {choice.ttft_s:.2f} s, wanted are "
+                f"{ttft_slo_s:g} s",
+                choice.ttft_s - threshold * ttft_slo_s,
+                ttft_s=choice.ttft_s,
+            )
+        output = request.expected_output or self.answers.output
+        self._limits.tbt_slo_s = tbt_slo_s
+        turn = next(self._turns)
+        decode = self._decode_choice
+        if not lib.cd_choose_decode(
+            self._cost, self._limits, tokens, output, self.decode.rows, self.decode.count, turn,
+            decode,
+        ):  # fmt: skip
+            return _refusal(
+                request,
+                Reason.NO_DECODE,
+                f"none of {len(self.instances)} instances takes answers",
+                self.limits.heartbeat_timeout_s,
+                ttft_s=choice.ttft_s,
+            )
+        decode_slot = self.decode.slots[decode.instance]
+        tbt_s, load = decode.tbt_s, decode.load
+        pool_load = 0.0
+        if self._admission:
+            if load > 1.0:
+                return _refusal(
+                    request,
+                    Reason.TBT,
+                    f"the least loaded decode instance would be at {load:.2f} of what it can do "
+                    f"({tbt_s * 1e3:.0f} ms a token, wanted are {tbt_slo_s * 1e3:.0f} ms)",
+                    self.answers.decode_s / 4,
+                    ttft_s=choice.ttft_s, tbt_s=tbt_s,
+                )  # fmt: skip
+            pool_load, named = self._pool_load(tokens, output, now_s)
+            if pool_load > threshold:
+                return _refusal(
+                    request,
+                    Reason.DECODE_LOAD,
+                    f"the decode pool's load is {pool_load:.2f}, allowed is {threshold:g}",
+                    self.answers.decode_s / 4,
+                    ttft_s=choice.ttft_s, tbt_s=tbt_s,
+                )  # fmt: skip
+            if named >= 0 and not self.decode.rows[named].is_closed:
+                decode_slot = self.decode.slots[named]
+        return self._accept(
+            request, now_s, is_tracked, lengths, decode_slot, tbt_s, load, pool_load, output
+        )
+
+    def _choose(self, tokens: int) -> bool:
+        """Fill `_choice`."""
+        turn = next(self._turns)
+        if self._selector is None:
+            return bool(
+                lib.cd_choose_prefill(
+                    self._selection, self._cost, tokens, self.table.rows, self.table.count, turn,
+                    self._choice,
+                )
+            )  # fmt: skip
+        views = [
+            PrefillView(
+                queue_s=row.queue_s,
+                prefix_tokens=row.prefix_tokens,
+                requests=row.requests,
+                egress_bytes=row.egress_bytes,
+                ready_s=row.ready_s,
+                is_closed=row.is_closed,
+            )
+            for row in self.table.rows[0 : self.table.count]
+        ]
+        try:
+            found = self._selector.choose(tokens, views, turn=turn)
+        except Exception:  # somebody else's code: its request is refused, no other one
+            return False
+        if found is None or not 0 <= found.instance < len(views) or views[found.instance].is_closed:
+            return False
+        source = -1 if found.source is None else found.source
+        if not -1 <= source < len(views) or not 0 <= found.prefix_tokens < tokens:
+            return False
+        choice = self._choice
+        choice.instance, choice.source = found.instance, source
+        choice.prefix_tokens, choice.transfer_tokens = found.prefix_tokens, found.transfer_tokens
+        choice.queue_s, choice.transfer_s = found.queue_s, found.transfer_s
+        choice.prefill_s, choice.ttft_s = found.prefill_s, found.ttft_s
+        return True
+
+    def _fill_ready(self, lengths: list[int], packed: bytes, now_s: float) -> None:
+        """Say when blocks will be there that are promised and not computed yet."""
+        ready_s = self._ready_s
+        for slot in self._by_slot:
+            length = lengths[slot]
+            left_s = 0.0
+            if length:
+                until_s = ready_s.get((slot, packed[16 * length - 16 : 16 * length]))
+                if until_s is not None:
+                    left_s = max(until_s - now_s, 0.0)
+            self.table.set_ready(slot, left_s)
+
+    def _pool_load(self, tokens: int, output: float, now_s: float) -> tuple[float, int]:
+        """Return the decode pool's load by the admission rule, and the instance that it is of."""
+        rule = self._admission
+        if rule <= 1:
+            return 0.0, -1
+        rows, count = self.decode.rows, self.decode.count
+        if rule == 2:
+            return float(lib.cd_pool_load(self._cost, self._limits, tokens, rows, count)), -1
+        forecast, answers = self._forecast, self.answers
+        forecast.now_s, forecast.at_s = now_s, now_s + self._choice.ttft_s
+        forecast.decode_s = answers.decode_s
+        forecast.survival, forecast.survival_bins = answers.survival, answers.survival_bins
+        forecast.bin_tokens = answers.BIN_TOKENS
+        forecast.margin = self.config.scheduler.forecast_margin
+        forecast.joins_per_s = self._joins_per_s
+        forecast.join_delay_s = self._choice.ttft_s
+        forecast.join_tokens = tokens
+        load = lib.cd_pool_load_at(
+            rule, self._cost, self._limits, tokens, output, rows, count, self.flight_table.rows,
+            self.flight_table.count, forecast, self._named,
+        )  # fmt: skip
+        return float(load), int(self._named[0])
+
+    def _accept(
+        self,
+        request: Request,
+        now_s: float,
+        is_tracked: bool,
+        lengths: list[int],
+        decode_slot: int,
+        tbt_s: float,
+        load: float,
+        pool_load: float,
+        output: float,
+    ) -> Decision:
+        choice, blocks, size = self._choice, request.blocks, self.block_tokens
+        slot, source_slot = choice.instance, choice.source
+        prefill, decode = self._by_slot[slot], self._by_slot[decode_slot]
+        held, used = lengths[slot], -(-choice.prefix_tokens // size)
+        used = min(used, len(blocks))
+        source, source_server = None, ""
+        moved: tuple[str, ...] = ()
+        moved_bytes = 0.0
+        if source_slot >= 0 and used > held:
+            source, source_server = self.holders.name_of(source_slot, self._by_slot)
+            moved = blocks.digests[held:used]
+            moved_bytes = choice.transfer_tokens * self._cost.kv_bytes_per_token
+            self.table.send(source_slot, moved_bytes, self._cost.nic_bytes_per_s, now_s)
+        begin_s = now_s + choice.ttft_s
+        flight = Flight(
+            request_id=request.request_id,
+            num_tokens=request.num_tokens,
+            blocks=blocks,
+            prefill=prefill.name,
+            decode=decode.name,
+            prefill_slot=slot,
+            decode_slot=decode_slot,
+            prefill_s=choice.prefill_s,
+            output=output,
+            is_tracked=is_tracked,
+            arrived_s=now_s,
+            begin_s=begin_s,
+            decode_s=output * tbt_s,
+            expires_s=now_s + self.limits.request_s_max,
+            keys=blocks.packed[16 * held :],
+            pinned_blocks=used,
+        )
+        self.flights[flight.request_id] = flight
+        self.flight_table.add(flight, self.decode.row_of[decode_slot])
+        self.queues[slot].add(flight, now_s)
+        self._queue_changed(slot, now_s)
+        self.decode.promise(decode_slot, request.num_tokens, output)
+        if flight.keys:
+            self.index.store(slot, flight.keys, Tier.DEVICE)
+            if self._selection.rule == 5 or self._selector is not None:
+                keys = flight.keys
+                for at in range(0, len(keys), 16):
+                    self._ready_s[slot, keys[at : at + 16]] = begin_s
+        self.hot.count(blocks)
+        self._joins += 1
+        self.prompt_tokens += request.num_tokens
+        self.prefix_tokens += choice.prefix_tokens
+        self.moved_bytes += moved_bytes
+        return Decision(
+            request_id=request.request_id,
+            prefill=prefill.name,
+            prefill_url=prefill.url,
+            decode=decode.name,
+            decode_url=decode.url,
+            num_tokens=request.num_tokens,
+            prefix_tokens=choice.prefix_tokens,
+            transfer_tokens=choice.transfer_tokens,
+            transfer_bytes=moved_bytes,
+            source=source,
+            source_server=source_server,
+            target_server=prefill.server,
+            move=moved,
+            pinned_blocks=used,
+            queue_s=choice.queue_s,
+            transfer_s=choice.transfer_s,
+            prefill_s=choice.prefill_s,
+            ttft_s=choice.ttft_s,
+            tbt_s=tbt_s,
+            decode_load=load,
+            pool_load=pool_load,
+        )
+
+    def names_changed(self) -> None:
+        """Make `names` anew; decisions that were logged keep the old one."""
+        slots = [*self._by_slot, *self.holders.slots]
+        self.names = {slot: self.holders.name_of(slot, self._by_slot)[0] for slot in slots}
+
+    # ---- what becomes of requests ----------------------------------------------------------------
+
+    def prefilled(self, request_id: str, now_s: float) -> None:
+        """The prompt of a request has been computed.
+
+        Raises:
+            UnknownInstanceError: It is not under way.
+        """
+        flight = self._flight(request_id)
+        flight.is_tracked = True
+        self._begin_decode(flight, now_s)
+
+    def finished(self, request_id: str, output_tokens: int | None, now_s: float) -> None:
+        """A request has been answered.
+
+        Args:
+            request_id: Which.
+            output_tokens: Of its answer; None: not known.
+            now_s: The time here.
+
+        Raises:
+            UnknownInstanceError: It is not under way.
+        """
+        flight = self._flight(request_id)
+        if flight.stage is Stage.PREFILL:
+            self._begin_decode(flight, now_s)
+        if output_tokens is not None and output_tokens >= 0:
+            self.answers.add(output_tokens, max(now_s - flight.begin_s, 0.0))
+        self._end(flight)
+
+    def failed(self, request_id: str) -> None:
+        """A request will not be answered: where it was, it is no more.
+
+        Raises:
+            UnknownInstanceError: It is not under way.
+        """
+        flight = self._flight(request_id)
+        if flight.stage is Stage.PREFILL and flight.prefill not in self._reports_blocks:
+            self._unpromise(flight)
+        self._end(flight)
+
+    def _flight(self, request_id: str) -> Flight:
+        found = self.flights.get(request_id)
+        if found is None:
+            raise UnknownInstanceError(f"request {request_id!r} is not under way")
+        return found
+
+    def _begin_decode(self, flight: Flight, now_s: float) -> None:
+        if flight.stage is Stage.DECODE:
+            return
+        flight.stage, flight.begin_s = Stage.DECODE, now_s
+        self.queues[flight.prefill_slot].remove(flight, now_s)
+        self._queue_changed(flight.prefill_slot, now_s)
+        self.decode.begin(flight.decode_slot, flight.num_tokens, flight.output)
+        self._drop_ready(flight)
+        self._keep_promise(flight, now_s)
+
+    def _keep_promise(self, flight: Flight, now_s: float) -> None:
+        """What an instance has computed it keeps for some time; one that tells us is believed."""
+        if flight.keys and flight.prefill not in self._reports_blocks:
+            incarnation = self._by_slot[flight.prefill_slot].incarnation
+            until_s = now_s + self.limits.promise_s
+            self._promised.append((until_s, flight.prefill_slot, incarnation, flight.keys))
+
+    def _unpromise(self, flight: Flight) -> None:
+        if flight.keys:
+            self.index.remove(flight.prefill_slot, flight.keys, Tier.DEVICE)
+
+    def _drop_ready(self, flight: Flight) -> None:
+        if self._ready_s:
+            for at in range(0, len(flight.keys), 16):
+                self._ready_s.pop((flight.prefill_slot, flight.keys[at : at + 16]), None)
+
+    def _end(self, flight: Flight) -> None:
+        del self.flights[flight.request_id]
+        self.flight_table.remove(flight)
+        was_promised = flight.stage is Stage.PREFILL
+        if was_promised:
+            self.queues[flight.prefill_slot].remove(flight, None)
+            self.table.set_free_at(
+                flight.prefill_slot,
+                self.queues[flight.prefill_slot].free_at_s,
+                len(self.queues[flight.prefill_slot]),
+            )
+            self._drop_ready(flight)
+        self.decode.end(
+            flight.decode_slot, flight.num_tokens, flight.output, was_promised=was_promised
+        )
+        self.on_end(flight)
+
+    def _queue_changed(self, slot: int, now_s: float) -> None:
+        """Set when an instance will be free: what was decided, or what it says, if that is more."""
+        queue = self.queues[slot]
+        free_at_s, requests = queue.pass_time(now_s), len(queue)
+        found = self._by_slot.get(slot)
+        report = found.report if found is not None else None
+        if found is not None and report is not None:
+            if now_s - found.report_s <= self.limits.report_s_max:
+                if report.queue_s is not None:
+                    free_at_s = max(free_at_s, found.report_s + report.queue_s)
+                elif report.queued_tokens:
+                    left_s = lib.cd_prefill_work_s(self._cost, report.queued_tokens, 0)
+                    free_at_s = max(free_at_s, found.report_s + left_s)
+                requests = max(requests, report.requests or 0)
+            elif found.role.decodes:
+                self.decode.believe(slot, None)
+        self.table.set_free_at(slot, free_at_s, requests)
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> tuple[list[Instance], list[Instance]]:
+        """Let time pass: call it a few times a second.
+
+        Returns:
+            Instances that have become silent just now, and those that were forgotten.
+        """
+        silent, gone = self.instances.sweep(now_s)
+        for one in silent:
+            self._show(one)
+        for one in gone:
+            self.remove(one.name)
+        for slot, one in self._by_slot.items():
+            if one.role.prefills:
+                self._queue_changed(slot, now_s)
+            elif one.report is not None and now_s - one.report_s > self.limits.report_s_max:
+                self.decode.believe(slot, None)
+        for flight in [
+            flight
+            for flight in self.flights.values()
+            if now_s >= flight.expires_s or (not flight.is_tracked and now_s >= flight.begin_s)
+        ]:
+            self._pass(flight, now_s)
+        while self._promised and self._promised[0][0] <= now_s:
+            _, slot, incarnation, keys = self._promised.popleft()
+            found = self._by_slot.get(slot)
+            if (
+                found is not None
+                and found.incarnation == incarnation
+                and found.name not in self._reports_blocks
+            ):
+                self.index.remove(slot, keys, Tier.DEVICE)
+        self._refresh_flights(now_s)
+        self.answers.refresh()
+        elapsed_s = now_s - self._swept_s
+        if math.isfinite(elapsed_s) and elapsed_s > 0:
+            rate = self._joins / elapsed_s
+            self._joins_per_s = _SHARE_FORGET * self._joins_per_s + (1 - _SHARE_FORGET) * rate
+        self._joins, self._swept_s = 0, now_s
+        return silent, gone
+
+    def _refresh_flights(self, now_s: float) -> None:
+        self.flight_table.refresh(now_s, self._tbt_s(), self.decode.row_of)
+
+    def _pass(self, flight: Flight, now_s: float) -> None:
+        """Let a request of which nobody tells go by the predictions."""
+        if now_s >= flight.expires_s:
+            if flight.stage is Stage.PREFILL and flight.prefill not in self._reports_blocks:
+                self._unpromise(flight)
+            self._end(flight)
+            return
+        if flight.stage is Stage.PREFILL:
+            begin_s = flight.begin_s
+            self._begin_decode(flight, now_s)
+            flight.begin_s = begin_s
+        if now_s >= flight.begin_s + flight.decode_s:
+            self._end(flight)
+
+    def _tbt_s(self) -> float:
+        """Return a typical time between tokens, for how far answers are."""
+        return max(self.answers.decode_s / max(self.answers.output, 1.0), 1e-6)
+
+
+def _selection_of(config: SimConfig) -> Any:
+    rules = config.scheduler
+    selection: Any = ffi.new("cd_selection *")
+    selection.rule = SELECTIONS.index(rules.selection)
+    selection.balancing_threshold = rules.balancing_threshold
+    selection.compares_costs, selection.overlaps = rules.compare_costs, rules.overlap
+    selection.work_weight, selection.copy_weight = rules.work_weight, rules.copy_weight
+    return selection
+
+
+def _refusal(
+    request: Request,
+    reason: str,
+    message: str,
+    retry_after_s: float,
+    *,
+    ttft_s: float | None = None,
+    tbt_s: float | None = None,
+) -> Refusal:
+    return Refusal(
+        request_id=request.request_id,
+        reason=reason,
+        message=message,
+        retry_after_s=min(max(retry_after_s, 1.0), _RETRY_S_MAX),
+        ttft_s=ttft_s,
+        tbt_s=tbt_s,
+    )

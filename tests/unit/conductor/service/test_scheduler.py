@@ -1,0 +1,339 @@
+"""What the service decides, and that it forgets nothing and keeps nothing too long."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mooncake_store.conductor.prefill_choice import PrefillChoice
+from mooncake_store.conductor.service.block_names import Blocks
+from mooncake_store.conductor.service.core import costs_of
+from mooncake_store.conductor.service.decision import Decision, Reason, Refusal, Request
+from mooncake_store.conductor.service.instances import LoadReport, Role
+from mooncake_store.conductor.service.scheduler import Scheduler, SchedulerLimits
+from mooncake_store.conductor.service.selector import load_selector
+from mooncake_store.conductor.sim_config import SimConfig, with_policy
+from mooncake_store.errors import ConfigError, LimitError, RequestError, UnknownInstanceError
+
+BLOCK = 512
+
+
+def scheduler_of(
+    policy: str = "global", admission: str = "early", selector: object = None, **limits: float
+) -> Scheduler:
+    config = with_policy(SimConfig(), policy, admission=admission)
+    given = {"instances_max": 8, "servers_max": 4, "blocks_max": 4096, "flights_max": 64}
+    return Scheduler(
+        config,
+        costs_of(config),
+        SchedulerLimits(**{**given, **limits}),  # type: ignore[arg-type]
+        block_tokens=BLOCK,
+        selector=selector,  # type: ignore[arg-type]
+    )
+
+
+def prompt(seed: int, blocks: int) -> Blocks:
+    digests = [random.Random(f"{seed}/{i}").randbytes(32) for i in range(blocks)]
+    return Blocks(tuple(d.hex() for d in digests), b"".join(d[:16] for d in digests))
+
+
+def request(name: str, blocks: Blocks, **fields: float) -> Request:
+    return Request(request_id=name, num_tokens=len(blocks) * BLOCK + 7, blocks=blocks, **fields)  # type: ignore[arg-type]
+
+
+def with_instances(scheduler: Scheduler, prefill: int = 2, decode: int = 1) -> Scheduler:
+    for number in range(prefill):
+        scheduler.register(f"p{number}", Role.PREFILL, "", "", 1, 0.0)
+    for number in range(decode):
+        scheduler.register(f"d{number}", Role.DECODE, "", "", 1, 0.0)
+    return scheduler
+
+
+def accepted(found: Decision | Refusal) -> Decision:
+    assert isinstance(found, Decision), found
+    return found
+
+
+def refused(found: Decision | Refusal) -> Refusal:
+    assert isinstance(found, Refusal), found
+    return found
+
+
+def test_an_empty_cluster_is_unavailable_and_says_when_to_try_again() -> None:
+    scheduler = scheduler_of()
+    found = refused(scheduler.schedule(request("a", prompt(1, 2)), 0.0))
+    assert (found.status, found.reason) == (503, Reason.NO_PREFILL)
+    assert found.retry_after_s >= 1
+    with_instances(scheduler, decode=0)
+    found = refused(scheduler.schedule(request("a", prompt(1, 2)), 0.0))
+    assert (found.status, found.reason) == (503, Reason.NO_DECODE)
+    assert not scheduler.flights
+
+
+def test_a_prompt_goes_where_its_prefix_is_at_once() -> None:
+    scheduler = with_instances(scheduler_of())
+    blocks = prompt(1, 8)
+    first = accepted(scheduler.schedule(request("a", blocks), 0.0))
+    assert first.prefix_tokens == 0
+    scheduler.finished("a", 100, 1.0)
+    again = accepted(scheduler.schedule(request("b", blocks), 1.0))
+    assert again.prefill == first.prefill
+    assert again.prefix_tokens == 8 * BLOCK
+    assert again.pinned_blocks == 8
+
+
+def test_blocks_are_fetched_from_a_store_server_near_nobody() -> None:
+    scheduler = with_instances(scheduler_of(), prefill=1)
+    blocks = prompt(2, 10)
+    scheduler.holders.stored("far", blocks.packed)
+    found = accepted(scheduler.schedule(request("a", blocks), 0.0))
+    assert found.source == found.source_server == "far"
+    assert found.move == blocks.digests
+    assert found.transfer_bytes == pytest.approx(10 * BLOCK * 327_680)
+
+
+def test_what_the_server_of_its_host_holds_is_an_instances_own() -> None:
+    scheduler = scheduler_of()
+    blocks = prompt(3, 6)
+    scheduler.holders.stored("host-a", blocks.packed)  # before the instance comes
+    scheduler.register("p0", Role.BOTH, "", "host-a", 1, 0.0)
+    scheduler.register("p1", Role.BOTH, "", "host-b", 1, 0.0)
+    found = accepted(scheduler.schedule(request("a", blocks), 0.0))
+    assert (found.prefill, found.source, found.prefix_tokens) == ("p0", None, 6 * BLOCK)
+    scheduler.finished("a", None, 0.1)
+    scheduler.holders.removed("host-a", blocks.packed)
+    scheduler.sweep(100.0)  # the promise ends too; the instances have been silent
+    assert scheduler.index.match_lengths(blocks.packed) == [0] * 12
+
+
+def test_a_refusal_changes_nothing() -> None:
+    scheduler = with_instances(scheduler_of(admission="baseline"))
+    blocks = prompt(4, 400)
+    found = refused(scheduler.schedule(request("a", blocks, ttft_slo_s=0.5), 0.0))
+    assert (found.status, found.reason) == (429, Reason.TTFT)
+    assert found.ttft_s is not None and found.ttft_s > 0.5
+    assert scheduler.table.free_at_s[:8] == [0.0] * 8
+    assert scheduler.index.match_lengths(blocks.packed) == [0] * 12
+    assert not scheduler.flights and scheduler.flight_table.count == 0
+
+
+@pytest.mark.parametrize("admission", ["baseline", "early", "predicted", "forecast"])
+def test_overload_is_refused_by_every_admission_and_passes(admission: str) -> None:
+    scheduler = with_instances(scheduler_of(policy="earliest", admission=admission))
+    outcomes = [
+        scheduler.schedule(request(f"r{n}", prompt(100 + n, 100)), 0.0, is_tracked=True)
+        for n in range(20)
+    ]
+    late = [one for one in outcomes if isinstance(one, Refusal)]
+    assert late and all(one.status == 429 for one in late)
+    assert scheduler.refused.total() == len(late)
+    for name in list(scheduler.flights):
+        scheduler.prefilled(name, 5.0)
+        scheduler.finished(name, 10, 6.0)
+    accepted(scheduler.schedule(request("after", prompt(300, 100)), 6.0))
+
+
+def test_nobody_reports_and_requests_pass_all_the_same() -> None:
+    scheduler = with_instances(scheduler_of(heartbeat_timeout_s=1e4, forget_s=1e5))
+    for n in range(30):
+        accepted(scheduler.schedule(request(f"r{n}", prompt(n, 4)), 0.0))
+    for second in range(1, 200):
+        scheduler.sweep(float(second))
+    assert not scheduler.flights and scheduler.flight_table.count == 0
+    assert all(not len(queue) for queue in scheduler.queues)
+    assert scheduler.decode.load(scheduler.instances.get("d0").slot) == (0, 0, 0)
+
+
+def test_a_tracked_request_is_given_up_at_its_deadline() -> None:
+    scheduler = with_instances(
+        scheduler_of(request_s_max=10.0, heartbeat_timeout_s=1e4, forget_s=1e5)
+    )
+    ended = []
+    scheduler.on_end = lambda flight: ended.append(flight.request_id)
+    accepted(scheduler.schedule(request("a", prompt(1, 4)), 0.0, is_tracked=True))
+    scheduler.sweep(9.0)
+    assert "a" in scheduler.flights
+    scheduler.sweep(10.0)
+    assert ended == ["a"] and not scheduler.flights
+
+
+def test_a_dead_instance_gets_nothing_and_takes_its_requests_with_it() -> None:
+    scheduler = with_instances(scheduler_of(heartbeat_timeout_s=2.0, forget_s=5.0))
+    blocks = prompt(1, 4)
+    victim = accepted(scheduler.schedule(request("a", blocks), 0.0, is_tracked=True)).prefill
+    other = {"p0": "p1", "p1": "p0"}[victim]
+    for name in (other, "d0"):
+        scheduler.heartbeat(name, 1, None, 2.5)
+    silent, gone = scheduler.sweep(2.5)
+    assert [one.name for one in silent] == [victim] and not gone
+    assert accepted(scheduler.schedule(request("b", blocks), 2.5)).prefill == other
+    for name in (other, "d0"):
+        scheduler.heartbeat(name, 2, None, 5.5)
+    _, gone = scheduler.sweep(5.5)
+    assert [one.name for one in gone] == [victim]
+    assert "a" not in scheduler.flights
+    with pytest.raises(UnknownInstanceError):
+        scheduler.heartbeat(victim, 9, None, 6.0)
+    scheduler.register(victim, Role.PREFILL, "", "", 2, 6.0)
+    assert scheduler.index.match_lengths(blocks.packed)[scheduler.instances.get(victim).slot] == 0
+
+
+def test_a_silent_instance_is_open_again_with_its_next_heartbeat() -> None:
+    scheduler = with_instances(scheduler_of(heartbeat_timeout_s=2.0), prefill=1)
+    scheduler.sweep(3.0)
+    assert isinstance(scheduler.schedule(request("a", prompt(1, 1)), 3.0), Refusal)
+    for name in ("p0", "d0"):
+        scheduler.heartbeat(name, 1, None, 3.1)
+    accepted(scheduler.schedule(request("a", prompt(1, 1)), 3.1))
+
+
+def test_held_up_reports_do_not_count_whatever_clock_they_come_from() -> None:
+    scheduler = with_instances(scheduler_of("least-load"), prefill=2)
+    slot = scheduler.instances.get("p0").slot
+    busy, idle = LoadReport(queue_s=8.0), LoadReport(queue_s=0.0)
+    assert scheduler.heartbeat("p0", 7, busy, 1.0)[1]
+    assert scheduler.table.free_at_s[slot] == pytest.approx(9.0)
+    assert not scheduler.heartbeat("p0", 6, idle, 1.5)[1]  # sent before, came after
+    assert not scheduler.heartbeat("p0", 7, idle, 1.5)[1]
+    assert scheduler.instances.get("p0").stale_reports == 2
+    assert scheduler.table.free_at_s[slot] == pytest.approx(9.0)
+    assert accepted(scheduler.schedule(request("a", prompt(1, 1)), 1.5)).prefill == "p1"
+
+
+def test_an_old_report_is_not_believed_any_more() -> None:
+    scheduler = with_instances(
+        scheduler_of(report_s_max=3.0, heartbeat_timeout_s=100.0, forget_s=200.0)
+    )
+    scheduler.heartbeat("p0", 1, LoadReport(queue_s=50.0, requests=9), 0.0)
+    scheduler.heartbeat("d0", 1, LoadReport(batch=200, context_tokens=900_000), 0.0)
+    scheduler.sweep(2.0)
+    slots = [scheduler.instances.get(name).slot for name in ("p0", "d0")]
+    assert scheduler.table.free_at_s[slots[0]] == pytest.approx(50.0)
+    assert scheduler.decode.load(slots[1])[0] == 200
+    scheduler.sweep(4.0)
+    assert scheduler.table.free_at_s[slots[0]] == pytest.approx(4.0)
+    assert scheduler.decode.load(slots[1])[0] == 0
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_a_report_that_makes_no_sense_is_refused(value: float) -> None:
+    with pytest.raises(RequestError):
+        LoadReport(queue_s=value)
+
+
+def test_registrations_that_cannot_be_are_refused() -> None:
+    scheduler = with_instances(scheduler_of(), prefill=7)
+    with pytest.raises(LimitError):
+        scheduler.register("one-more", Role.BOTH, "", "", 1, 0.0)
+    with pytest.raises(RequestError, match="incarnation"):
+        scheduler.register("p0", Role.PREFILL, "", "", 0, 0.0)
+    with pytest.raises(RequestError, match="name"):
+        scheduler.register("", Role.PREFILL, "", "", 0, 0.0)
+
+
+def test_requests_that_cannot_be_are_refused() -> None:
+    scheduler = with_instances(scheduler_of())
+    blocks = prompt(1, 4)
+    with pytest.raises(RequestError, match="tokens"):
+        scheduler.schedule(Request(request_id="a", num_tokens=0, blocks=Blocks((), b"")), 0.0)
+    with pytest.raises(RequestError, match="more than"):
+        scheduler.schedule(Request(request_id="a", num_tokens=BLOCK, blocks=blocks), 0.0)
+    with pytest.raises(UnknownInstanceError):
+        scheduler.finished("never", None, 0.0)
+
+
+def test_a_request_that_is_asked_again_counts_once() -> None:
+    scheduler = with_instances(scheduler_of())
+    for _ in range(5):
+        accepted(scheduler.schedule(request("a", prompt(1, 4)), 0.0))
+    assert len(scheduler.flights) == scheduler.flight_table.count == 1
+    assert sum(len(queue) for queue in scheduler.queues) == 1
+
+
+def test_more_requests_than_there_is_room_for_are_unavailable() -> None:
+    scheduler = with_instances(scheduler_of(admission="all", flights_max=3))
+    outcomes = [scheduler.schedule(request(f"r{n}", prompt(n, 1)), 0.0) for n in range(4)]
+    assert [isinstance(one, Decision) for one in outcomes] == [True, True, True, False]
+    assert refused(outcomes[3]).reason == Reason.TOO_MANY
+
+
+class Busiest:
+    """A policy of a user: the last open instance."""
+
+    def __init__(self, costs: object) -> None:
+        self.named = -1
+
+    def choose(self, num_tokens, views, *, turn=0):  # type: ignore[no-untyped-def]
+        open_ones = [i for i, view in enumerate(views) if not view.is_closed]
+        number = open_ones[-1] if self.named < 0 else self.named
+        return PrefillChoice(number, None, 0, 0, 1.0, 0.0, 2.0, 3.0)
+
+
+def test_a_policy_of_ones_own_is_asked_and_its_mistakes_harm_one_request() -> None:
+    policy = Busiest(None)
+    scheduler = with_instances(scheduler_of(selector=policy), prefill=3)
+    assert accepted(scheduler.schedule(request("a", prompt(1, 1)), 0.0)).prefill == "p2"
+    for named in (7, 1000, scheduler.instances.get("d0").slot):  # closed, none, no prefill instance
+        policy.named = named
+        found = refused(scheduler.schedule(request("b", prompt(1, 1)), 0.0))
+        assert (found.status, found.reason) == (503, Reason.POLICY)
+    policy.choose = None  # type: ignore[method-assign, assignment]  # raises
+    assert refused(scheduler.schedule(request("b", prompt(1, 1)), 0.0)).reason == Reason.POLICY
+
+
+@pytest.mark.parametrize("name", ["nowhere:Policy", "math:nothing", "math:pi", "builtins:str"])
+def test_a_policy_that_is_none_is_a_configuration_error(name: str) -> None:
+    with pytest.raises(ConfigError, match="policy"):
+        load_selector(name, costs_of(SimConfig()))
+
+
+def test_random_events_leave_no_trace_when_all_have_ended() -> None:
+    """Whatever happens in whatever order: counts never go negative, nothing is left behind."""
+    rng = random.Random(20_240_707)
+    scheduler = with_instances(
+        scheduler_of("earliest", "forecast", promise_s=1.0, forget_s=4.0, heartbeat_timeout_s=2.0),
+        prefill=4,
+        decode=3,
+    )
+    now_s = 0.0
+    for step in range(3000):
+        now_s += rng.random() * 0.05
+        names = list(scheduler.flights)
+        match rng.randrange(8):
+            case 0 | 1 | 2:
+                blocks = prompt(rng.randrange(40), rng.randrange(1, 12))
+                scheduler.schedule(
+                    request(f"r{step}", blocks), now_s, is_tracked=rng.random() < 0.5
+                )
+            case 3 if names:
+                scheduler.prefilled(rng.choice(names), now_s)
+            case 4 if names:
+                scheduler.finished(rng.choice(names), rng.randrange(500), now_s)
+            case 5 if names:
+                scheduler.failed(rng.choice(names))
+            case 6:
+                name = f"{rng.choice('pd')}{rng.randrange(5)}"
+                role = Role.PREFILL if name[0] == "p" else Role.DECODE
+                known = scheduler.instances.find(name)
+                if known is None and len(scheduler.instances) < 8:
+                    scheduler.register(name, role, "", "", step, now_s)
+                elif known is not None and rng.random() < 0.1:
+                    scheduler.remove(name)
+                elif known is not None and rng.random() < 0.2:
+                    scheduler.register(name, role, "", "", step, now_s)
+            case _:
+                for one in scheduler.instances:
+                    if rng.random() < 0.9:
+                        scheduler.heartbeat(one.name, step, None, now_s)
+                scheduler.sweep(now_s)
+        for row in range(scheduler.decode.count):
+            view = scheduler.decode.rows[row]
+            assert view.batch >= 0 and view.promised >= 0 and view.reserved_tokens > -1e-3
+        assert scheduler.flight_table.count == len(scheduler.flights)
+    for name in list(scheduler.flights):
+        scheduler.failed(name)
+    scheduler.sweep(now_s)
+    scheduler.sweep(now_s + 1000)
+    assert not len(scheduler.instances)
+    assert len(scheduler.index) == 0
