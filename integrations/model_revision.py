@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-__all__ = ["folder_fingerprint"]
+__all__ = ["folder_fingerprint", "name_and_revision"]
 
 _SAMPLE_BYTES = 64 << 10
 _SAMPLES = 16
@@ -35,3 +35,24 @@ def folder_fingerprint(folder: Path | str) -> str:
                 file.seek((size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()[:32]
+
+
+def name_and_revision(
+    served: str, *, model: str = "", revision: str = "", fallback: str = ""
+) -> tuple[str, str]:
+    """Return what a model and its weights are called in keys.
+
+    Args:
+        served: What the engine loads: a folder, or a name.
+        model: As the user has set it; empty: not at all.
+        revision: The same.
+        fallback: The revision that the engine knows of.
+
+    Returns:
+        For a local folder the word `folder` and its fingerprint, wherever it lies.
+    """
+    if not revision:
+        folder = Path(served)
+        if folder.is_dir():
+            return model or "folder", folder_fingerprint(folder)
+    return model or served, revision or fallback

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import vllm
@@ -22,14 +21,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from mooncake_store.client import CacheIdentity, ParallelShape
 from mooncake_store.errors import ConfigError
 from mooncake_store.integrations.late_client import LateClient
-from mooncake_store.integrations.model_revision import folder_fingerprint
+from mooncake_store.integrations.model_revision import name_and_revision
 from mooncake_store.integrations.vllm.plan import Plan
 from mooncake_store.integrations.vllm.scheduler import SchedulerSide
 from mooncake_store.integrations.vllm.settings import VllmSettings
@@ -58,14 +58,12 @@ class StorePlan(KVConnectorMetadata):  # type: ignore[misc, unused-ignore]
 def _base_identity(vllm_config: Any, settings: VllmSettings, spec: Any) -> CacheIdentity:
     """Return the identity that all workers of one model share."""
     model_config = vllm_config.model_config
-    name, revision = settings.model or model_config.model, settings.revision
-    if not revision:
-        folder = Path(model_config.model)
-        if folder.is_dir():
-            revision = folder_fingerprint(folder)
-            name = settings.model or "folder"  # wherever it lies: the fingerprint tells it apart
-        else:
-            revision = model_config.revision or ""
+    name, revision = name_and_revision(
+        model_config.model,
+        model=settings.model,
+        revision=settings.revision,
+        fallback=model_config.revision or "",
+    )
     return CacheIdentity(
         tenant=settings.tenant,
         model=name,
@@ -77,7 +75,7 @@ def _base_identity(vllm_config: Any, settings: VllmSettings, spec: Any) -> Cache
 
 
 def _checked_spec(vllm_config: Any, kv_cache_config: Any) -> Any:
-    """Return the specification of the one cache group that can be stored.
+    """Return the specification of the first cache group, when all of them can be stored.
 
     Raises:
         ConfigError: It cannot, or the engine would fail requests instead of computing.
@@ -91,13 +89,16 @@ def _checked_spec(vllm_config: Any, kv_cache_config: Any) -> Any:
     parallel = vllm_config.parallel_config
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         raise ConfigError("context parallelism is not supported by this connector")
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    if not all(isinstance(spec, FullAttentionSpec | SlidingWindowSpec) for spec in specs):
+        kinds = ", ".join(sorted({type(spec).__name__ for spec in specs}))
         raise ConfigError(
-            "the model has several kinds of caches (sliding windows, state spaces): run it with "
-            "--disable-hybrid-kv-cache-manager, or without this connector"
+            f"the model has caches of kinds that this connector does not store ({kinds}): full "
+            "attention and sliding windows are; run the model without this connector"
         )
-    return groups[0].kv_cache_spec
+    if len({(spec.block_size, spec.dtype) for spec in specs}) != 1:
+        raise ConfigError("the model's kinds of caches have blocks of different sizes or dtypes")
+    return specs[0]
 
 
 class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unused-ignore]
@@ -117,7 +118,13 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
         self._worker: WorkerSide | None = None
         self._handshake: StoreHandshake | None = None
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerSide(self._store, settings, self._spec.block_size)
+            # Several groups: vLLM can be told of a failure only while a request waits for its load.
+            self._scheduler = SchedulerSide(
+                self._store,
+                settings,
+                self._spec.block_size,
+                loads_early=len(kv_cache_config.kv_cache_groups) > 1,
+            )
         else:
             self._worker = WorkerSide(self._store, settings)
 
@@ -160,7 +167,10 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
             )  # fmt: skip
 
         num_blocks = self._kv_cache_config.num_blocks
-        parts = self._worker.register(kv_caches, num_blocks, identify)
+        groups = [group.layer_names for group in self._kv_cache_config.kv_cache_groups]
+        parts = self._worker.register(
+            kv_caches, num_blocks, identify, groups if len(groups) > 1 else ()
+        )
         self._handshake = StoreHandshake(base, parts)
 
     def _shape(self) -> ParallelShape:
@@ -207,6 +217,12 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
         assert self._worker is not None
         self._worker.end()
 
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Return the requests whose early loads have ended."""
+        assert self._worker is not None
+        ended, failed = self._worker.take_loaded()
+        return KVConnectorTransferResults(finished_recving=ended, failed_recving=failed)
+
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Return the blocks that must be computed instead."""
         assert self._worker is not None
@@ -229,14 +245,18 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Return how many tokens can be loaded, within the step that computes the others."""
+        """Return how many tokens can be loaded, and whether the request waits for them.
+
+        Else they are loaded within the step that computes the others.
+        """
         assert self._scheduler is not None
-        return self._scheduler.matched_tokens(request, num_computed_tokens), False
+        count = self._scheduler.matched_tokens(request, num_computed_tokens)
+        return count, count > 0 and self._scheduler.loads_early
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Note that there is memory for what can be loaded."""
         assert self._scheduler is not None
-        self._scheduler.allocated(request, num_external_tokens)
+        self._scheduler.allocated(request, num_external_tokens, blocks.get_block_ids())
 
     def build_connector_meta(self, scheduler_output: Any) -> StorePlan:
         """Return what a step loads and saves."""
@@ -244,8 +264,10 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
         return StorePlan(self._scheduler.plan(scheduler_output))
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """Note that a step has ended."""
+        """Note that a step has ended, and which loads."""
         assert self._scheduler is not None
+        ended = connector_output.finished_recving or ()
+        self._scheduler.loaded_early(ended, connector_output.failed_recving)
         self._scheduler.step_ended()
 
     def request_finished(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mooncake_store.client import CacheIdentity, PrefixMatch
 from mooncake_store.errors import StoreError
 from mooncake_store.integrations.late_client import LateClient
-from mooncake_store.integrations.vllm.plan import BlockNames, Plan, Request
+from mooncake_store.integrations.vllm.plan import BlockNames, Plan, Request, Transfer
 from mooncake_store.integrations.vllm.settings import VllmSettings
 
 __all__ = ["SchedulerSide"]
@@ -35,8 +35,26 @@ class _Found:
 class SchedulerSide:
     """Answers vLLM's scheduler; its calls come from one thread."""
 
-    def __init__(self, store: LateClient, settings: VllmSettings, block_size: int) -> None:
+    def __init__(
+        self,
+        store: LateClient,
+        settings: VllmSettings,
+        block_size: int,
+        *,
+        loads_early: bool = False,
+    ) -> None:
+        """Begin.
+
+        Args:
+            store: Where blocks are.
+            settings: Of the connector.
+            block_size: Tokens of a block.
+            loads_early: Requests wait until they are loaded, while others are computed; else they
+                are loaded within the step that computes what is left of them.
+        """
         self._store = store
+        self.loads_early = loads_early
+        self._early: list[Transfer] = []
         self._settings = settings
         self._block_size = block_size
         self._names: BlockNames | None = None
@@ -77,7 +95,7 @@ class SchedulerSide:
     def matched_tokens(self, request: Any, num_computed_tokens: int) -> int:
         """Return how many tokens beyond the computed ones can be loaded; asks the store once."""
         known = self._request(request)
-        if known is None:
+        if known is None or known.is_lost:
             return 0
         first = num_computed_tokens // self._block_size
         end = min(len(known.names), (request.num_tokens - 1) // self._block_size)
@@ -119,8 +137,19 @@ class SchedulerSide:
 
     # ---- planning --------------------------------------------------------------------------------
 
-    def allocated(self, request: Any, num_external_tokens: int) -> None:
-        """Note that memory was allocated into which tokens are to be loaded."""
+    def allocated(
+        self,
+        request: Any,
+        num_external_tokens: int,
+        block_ids: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Note that memory was allocated into which tokens are to be loaded.
+
+        Args:
+            request: Whose.
+            num_external_tokens: How many.
+            block_ids: All of the request's, by group; needed to load early.
+        """
         known = self._request(request)
         if known is None:
             return
@@ -129,11 +158,18 @@ class SchedulerSide:
             self._release(request.request_id)
             known.load = None
             return
-        known.load = (found.first, found.first + num_external_tokens // self._block_size)
+        end = found.first + num_external_tokens // self._block_size
+        known.load = (found.first, end)
+        if self.loads_early:
+            known.restart(block_ids, end)
+            load = known.take_load(request.request_id)
+            assert load is not None
+            self._early.append(load)
 
     def plan(self, output: Any) -> Plan:
         """Return what workers move in a step of the scheduler."""
-        plan = Plan()
+        plan = Plan(early_loads=self._early)
+        self._early = []
         self._steps += 1
         for request_id in output.finished_req_ids:
             self._requests.pop(request_id, None)
@@ -142,7 +178,7 @@ class SchedulerSide:
         for new in output.scheduled_new_reqs:
             known = self._requests.get(new.req_id)
             if known is not None:
-                known.restart(new.block_ids[0], new.num_computed_tokens // self._block_size)
+                known.restart(new.block_ids, new.num_computed_tokens // self._block_size)
                 self._move(plan, output, new.req_id, known, new.num_computed_tokens)
         cached = output.scheduled_cached_reqs
         for at, request_id in enumerate(cached.req_ids):
@@ -152,9 +188,10 @@ class SchedulerSide:
             computed = cached.num_computed_tokens[at]
             block_ids = cached.new_block_ids[at]
             if request_id in cached.resumed_req_ids:
-                known.restart(block_ids[0] if block_ids else (), computed // self._block_size)
+                nothing: list[list[int]] = [[] for _ in known.block_ids]
+                known.restart(block_ids or nothing, computed // self._block_size)
             elif block_ids:
-                known.extend(block_ids[0])
+                known.extend(block_ids)
             self._move(plan, output, request_id, known, computed)
         return plan
 
@@ -169,6 +206,16 @@ class SchedulerSide:
         save = known.take_save(request_id, after // self._block_size)
         if save is not None:
             plan.saves.append(save)
+
+    def loaded_early(self, finished: Iterable[str], failed: Iterable[str]) -> None:
+        """Note which requests' early loads have ended, and which of them to compute instead."""
+        for request_id in finished:
+            self._release(request_id)
+        for request_id in failed:
+            self._release(request_id)
+            known = self._requests.get(request_id)
+            if known is not None:
+                known.is_lost = True
 
     def step_ended(self) -> None:
         """Unpin what steps before the last one have loaded."""

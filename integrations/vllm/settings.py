@@ -1,15 +1,14 @@
-"""Settings of the vLLM connector: `kv_connector_extra_config`."""
+"""Settings of the vLLM connector, `kv_connector_extra_config`, and of the tier for offloading."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from typing import Any
 
-from mooncake_store.errors import ConfigError
+from mooncake_store.integrations.settings import read_settings
 
-__all__ = ["VllmSettings"]
+__all__ = ["TierSettings", "VllmSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +45,42 @@ class VllmSettings:
         Raises:
             ConfigError: A name that is none, or a value of another type.
         """
-        known: dict[str, type] = {each.name: type(each.default) for each in fields(cls)}
-        taken: dict[str, Any] = {}
-        for name, value in given.items():
-            kind = known.get(name)
-            if kind is None:
-                near = get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
-                raise ConfigError(f"kv_connector_extra_config has no {name!r}{hint}")
-            if kind is float and type(value) is int:
-                value = float(value)
-            if type(value) is not kind:
-                raise ConfigError(f"{name} is a {kind.__name__}, not {value!r}")
-            if isinstance(value, int | float) and not value > 0:
-                raise ConfigError(f"{name} is above 0, not {value!r}")
-            taken[name] = value
-        return cls(**taken)
+        return read_settings(cls, given, "kv_connector_extra_config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSettings:
+    """What may stand in an entry of `secondary_tiers`, beside `type` and `module_path`.
+
+    Attributes:
+        master: Address of the store; empty: $MOONCAKE_STORE_MASTER, else 127.0.0.1:7700.
+        model: The model's name; empty: vLLM's, and for a local folder its fingerprint only.
+        revision: Of the weights; empty: the folder's fingerprint.
+        tenant: Trust domain: a secret keeps others from guessing keys.
+        replicas: Copies of a chunk.
+        threads: How many transfers run at once.
+        lookup_timeout_s: Deadline of a look-up, in the background.
+        load_timeout_s: Deadline of loading a request's chunks.
+        save_timeout_s: Deadline of storing chunks.
+        lease_s: What was found is not evicted for so long: until vLLM loads it.
+    """
+
+    master: str = ""
+    model: str = ""
+    revision: str = ""
+    tenant: str = ""
+    replicas: int = 1
+    threads: int = 2
+    lookup_timeout_s: float = 1.0
+    load_timeout_s: float = 5.0
+    save_timeout_s: float = 5.0
+    lease_s: float = 10.0
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> TierSettings:
+        """Return settings from an entry.
+
+        Raises:
+            ConfigError: A name that is none, or a value of another type.
+        """
+        return read_settings(cls, given, "secondary_tiers")

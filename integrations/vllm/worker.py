@@ -4,8 +4,11 @@ A slice's blocks are loaded in the background in the order in which layers are c
 when its last layer has been: both beside the computation of the other slices.  A step's saves have
 ended when the step has, so no block is written by anybody while it is sent.
 
-A request of which a block could not be loaded computes with wrong bytes from that layer on, until
-the scheduler has heard of it: none of its blocks is saved any more.
+Where a model has several kinds of caches (groups), a slice belongs to one of them, and a request
+waits until it is loaded, while others are computed; a failure is that of the request.
+
+Else a request of which a block could not be loaded computes with wrong bytes from that layer on,
+until the scheduler has heard of it: none of its blocks is saved any more.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from mooncake_store.client import CacheIdentity
 from mooncake_store.errors import StoreError
 from mooncake_store.integrations.late_client import LateClient
 from mooncake_store.integrations.vllm.paged_layer import PagedLayer
-from mooncake_store.integrations.vllm.plan import Plan, Transfer
+from mooncake_store.integrations.vllm.plan import NO_BLOCK, Plan, Transfer
 from mooncake_store.integrations.vllm.settings import VllmSettings
 
 __all__ = ["Counts", "WorkerSide", "slices_of"]
@@ -53,6 +56,7 @@ class _Slice:
 
     identity: CacheIdentity
     layers: list[PagedLayer]
+    group: int
     waiting: set[str] = field(default_factory=set)  # layers that are still to be computed
     loading: Future[list[Any]] | None = None
 
@@ -95,6 +99,7 @@ class WorkerSide:
         self._saving: list[Future[None]] = []
         self._tainted: set[str] = set()
         self._failed_blocks: set[int] = set()
+        self._early: dict[str, Future[bool]] = {}
         self._logged_at = -_LOG_PERIOD_S
         self._load_stream: Any = None
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="mooncake-store-load")
@@ -105,6 +110,7 @@ class WorkerSide:
         caches: Mapping[str, torch.Tensor],
         num_blocks: int,
         identify: Callable[[str], CacheIdentity],
+        groups: Sequence[Sequence[str]] = (),
     ) -> list[CacheIdentity]:
         """Take the paged cache, and return the identities of a block's objects.
 
@@ -112,24 +118,39 @@ class WorkerSide:
             caches: By layer, in the order in which layers are computed.
             num_blocks: Blocks of each.
             identify: Returns the identity of a layout.
+            groups: Layers of each group, which may share memory with those of others; empty: all
+                layers are one.
 
         Raises:
             ValueError: A block's bytes do not lie together in a layer.
         """
-        layers: dict[int, PagedLayer] = {}
-        for name, tensor in caches.items():  # layers that share memory are stored once
-            layers.setdefault(tensor.data_ptr(), PagedLayer(name, tensor, num_blocks))
-        by_name = {layer.name: layer for layer in layers.values()}
-        cut = slices_of(list(by_name), self._settings.layer_slices)
-        for index, names in enumerate(cut):
-            layouts = "+".join(by_name[name].layout for name in names)
-            identity = identify(f"slice {index} of {len(cut)}:{layouts}")
-            part = _Slice(identity, [by_name[name] for name in names])
-            self._slices.append(part)
-            self._slice_of.update(dict.fromkeys(names, part))
+        of_group = [set(names) for names in groups] or [set(caches)]
+        for group, members in enumerate(of_group):
+            layers: dict[int, PagedLayer] = {}
+            for name, tensor in caches.items():  # layers that share memory are stored once
+                if name in members:
+                    layers.setdefault(tensor.data_ptr(), PagedLayer(name, tensor, num_blocks))
+            self._cut(group if groups else None, list(layers.values()), identify)
+        by_name = {layer.name: layer for part in self._slices for layer in part.layers}
         if not all(layer.is_on_host for layer in by_name.values()):
             self._load_stream = cuda.Stream()
         return [part.identity for part in self._slices]
+
+    def _cut(
+        self,
+        group: int | None,
+        layers: Sequence[PagedLayer],
+        identify: Callable[[str], CacheIdentity],
+    ) -> None:
+        by_name = {layer.name: layer for layer in layers}
+        cut = slices_of(list(by_name), self._settings.layer_slices)
+        kind = "" if group is None else f"group {group} "
+        for index, names in enumerate(cut):
+            layouts = "+".join(by_name[name].layout for name in names)
+            identity = identify(f"{kind}slice {index} of {len(cut)}:{layouts}")
+            part = _Slice(identity, [by_name[name] for name in names], group or 0)
+            self._slices.append(part)
+            self._slice_of.update(dict.fromkeys(names, part))
 
     # ---- a step ----------------------------------------------------------------------------------
 
@@ -137,6 +158,8 @@ class WorkerSide:
         """Begin a step: its loads run from now on."""
         self._plan = plan
         self._tainted.difference_update(plan.finished)
+        for load in plan.early_loads:
+            self._early[load.request_id] = self._loader.submit(self._load_early, load)
         for part in self._slices:
             part.waiting = {layer.name for layer in part.layers} if plan.saves else set()
             part.loading = self._loader.submit(self._load, part, plan) if plan.loads else None
@@ -182,6 +205,14 @@ class WorkerSide:
             future.result()
         self._plan = Plan()
 
+    def take_loaded(self) -> tuple[set[str], set[str]]:
+        """Return the requests whose early loads have ended since the last call, and the failed."""
+        ended = {request_id for request_id, load in self._early.items() if load.done()}
+        failed = {request_id for request_id in ended if not self._early[request_id].result()}
+        for request_id in ended:
+            del self._early[request_id]
+        return ended, failed
+
     def take_failed_blocks(self) -> set[int]:
         """Return the blocks that could not be loaded since the last call."""
         failed, self._failed_blocks = self._failed_blocks, set()
@@ -196,9 +227,39 @@ class WorkerSide:
 
     def _load(self, part: _Slice, plan: Plan) -> list[Any]:
         """Load a slice of all requests; failures are noted, and nothing is raised."""
-        names = [name for load in plan.loads for name in load.names]
-        block_ids = [block for load in plan.loads for block in load.block_ids]
-        owners = [load.request_id for load in plan.loads for _ in load.names]
+        blocks = [
+            (name, block, load.request_id)
+            for load in plan.loads
+            for name, block in zip(load.names, load.block_ids[part.group], strict=True)
+        ]
+        names, block_ids = [name for name, _, _ in blocks], [block for _, block, _ in blocks]
+        is_there, events = self._fetch(part, names, block_ids)
+        for is_loaded, (_, block, owner) in zip(is_there, blocks, strict=True):
+            if not is_loaded:
+                self._failed_blocks.add(block)
+                self._tainted.add(owner)
+        return events
+
+    def _load_early(self, load: Transfer) -> bool:
+        """Load all of a request; return whether it is there."""
+        for part in self._slices:
+            wanted = [
+                (name, block)
+                for name, block in zip(load.names, load.block_ids[part.group], strict=True)
+                if block != NO_BLOCK
+            ]
+            is_there, events = self._fetch(part, [n for n, _ in wanted], [b for _, b in wanted])
+            for event in events:
+                if event is not None:
+                    event.synchronize()
+            if not all(is_there):
+                return False
+        return True
+
+    def _fetch(
+        self, part: _Slice, names: Sequence[bytes], block_ids: Sequence[int]
+    ) -> tuple[list[bool], list[Any]]:
+        """Load a slice of blocks; return for each whether it is there, and what to wait for."""
         targets = [layer.targets(block_ids) for layer in part.layers]
         buffers = [
             _joined([memories[at] for memories, _, _ in targets]) for at in range(len(names))
@@ -206,7 +267,7 @@ class WorkerSide:
         results: Sequence[Any] = [None] * len(names)
         client = self._store.client
         try:
-            if client is not None:
+            if client is not None and names:
                 results = client.get_batch_into(
                     [part.key(name) for name in names],
                     buffers,
@@ -214,14 +275,10 @@ class WorkerSide:
                 )
         except StoreError as error:
             self._tell("could not load: %s", error)
-        for result, block, owner in zip(results, block_ids, owners, strict=True):
-            if result == part.block_bytes:
-                self.counts.loaded += 1
-            else:
-                self.counts.failed += 1
-                self._failed_blocks.add(block)
-                self._tainted.add(owner)
-        return [finish(self._load_stream) for _, finish, _ in targets]
+        is_there = [result == part.block_bytes for result in results]
+        self.counts.loaded += sum(is_there)
+        self.counts.failed += len(names) - sum(is_there)
+        return is_there, [finish(self._load_stream) for _, finish, _ in targets]
 
     # ---- saving ----------------------------------------------------------------------------------
 
@@ -229,29 +286,33 @@ class WorkerSide:
         for save in self._plan.saves:
             if save.request_id in self._tainted:
                 continue
-            sources = [layer.sources(save.block_ids) for layer in part.layers]
-            self._saving.append(self._saver.submit(self._save, part, save, sources))
+            blocks = [
+                (name, block)
+                for name, block in zip(save.names, save.block_ids[part.group], strict=True)
+                if block != NO_BLOCK
+            ]
+            names = [name for name, _ in blocks]
+            sources = [layer.sources([block for _, block in blocks]) for layer in part.layers]
+            self._saving.append(self._saver.submit(self._save, part, names, sources))
 
-    def _save(self, part: _Slice, save: Transfer, sources: Sequence[Any]) -> None:
+    def _save(self, part: _Slice, names: Sequence[bytes], sources: Sequence[Any]) -> None:
         """Save a slice of one request; what cannot be saved is a later miss."""
         client = self._store.client
         if client is None:
             return
         for _, wait, _ in sources:
             wait()
-        values = [
-            _joined([memories[at] for memories, _, _ in sources]) for at in range(len(save.names))
-        ]
+        values = [_joined([memories[at] for memories, _, _ in sources]) for at in range(len(names))]
         try:
             results = client.put_batch(
-                [part.key(name) for name in save.names],
+                [part.key(name) for name in names],
                 values,
                 chain=True,
                 replicas=self._settings.replicas,
                 timeout_s=self._settings.save_timeout_s,
             )
         except StoreError as error:
-            self.counts.refused += len(save.names)
+            self.counts.refused += len(names)
             self._tell("could not save: %s", error)
             return
         for result in results:

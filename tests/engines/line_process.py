@@ -16,7 +16,7 @@ __all__ = ["ROOT", "LineProcess"]
 
 ROOT = Path(__file__).parents[2]
 START_S = 500.0  # a first start compiles; a machine may be busy
-ANSWER_S = 120.0
+ANSWER_S = 300.0  # a hang guard: the machine may be busy
 
 
 class LineProcess:

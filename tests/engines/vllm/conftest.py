@@ -8,6 +8,8 @@ import pytest
 
 from tests.engines.vllm.vllm_process import PROMPTS, VllmProcess, made
 
+MARGIN_LEAST = 0.02
+
 
 @pytest.fixture(scope="session")
 def model(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,7 +24,15 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def computed(vllm_python: Path, model: Path, logs: Path) -> dict[str, list[int]]:
-    """What an engine without a store generates for each of PROMPTS."""
+    """What an engine without a store generates for PROMPTS, as far as it is certain of each token.
+
+    Sums depend, in their last bits, on what else is computed in the same step; where two tokens are
+    about equally likely, that decides.
+    """
     with VllmProcess(vllm_python, model, logs / "reference") as engine:
-        answers = engine.generate_all(list(PROMPTS.values()))
-        return {name: each["tokens"] for name, each in zip(PROMPTS, answers, strict=True)}
+        answers = engine.generate_all(list(PROMPTS.values()), margins=True)
+    return {
+        name: each["tokens"]
+        for name, each in zip(PROMPTS, answers, strict=True)
+        if each["margin"] > MARGIN_LEAST
+    }

@@ -7,7 +7,8 @@ engine.py serve FOLDER [CONFIG] [MORE]  with a --kv-transfer-config, and more ar
 A question has `prompts`, lists of token ids that run together; with `one_by_one` each waits for the
 one before it.  `transfers` are their kv_transfer_params, `max_tokens` what each generates, and
 `reset` empties the prefix caches, the connector's too.  The answer has for each prompt its tokens,
-how many of the prompt were loaded, why it ended, and the seconds until its last token.  With
+how many of the prompt were loaded, why it ended, the seconds until its last token, and with
+`margins` by how much the likeliest token led at the closest one (natural logarithm).  With
 `times` the answer is what calls took since the last time it was asked, in seconds, by name: those
 of the connector and of `mooncake.store`, whoever's package that is; it needs the argument `timed`.
 
@@ -41,6 +42,8 @@ def make(folder: str, kind: str = "llama") -> None:
         config = transformers.LlamaConfig(**common, torch_dtype="float32")
         model: Any = transformers.LlamaForCausalLM(config)
     else:  # every second layer sees 64 tokens only
+        # Not tied and small: else what a token's own embedding says drowns what it attends to.
+        common.update(initializer_range=0.1, tie_word_embeddings=False)
         config = transformers.Gemma3TextConfig(
             **common, torch_dtype="float32", sliding_window=64, query_pre_attn_scalar=32,
             layer_types=["sliding_attention", "full_attention"] * 2,
@@ -88,6 +91,17 @@ class Stopwatch:
         """Return all, and begin anew."""
         taken, self._seconds = self._seconds, {}
         return taken
+
+
+def margin(logprobs: Any) -> float | None:
+    """Return by how much the likeliest token led where it led least."""
+    if not logprobs:
+        return None
+    leads = []
+    for step in logprobs:
+        first, second = sorted((each.logprob for each in step.values()), reverse=True)[:2]
+        leads.append(first - second)
+    return float(min(leads))
 
 
 def name_a_device() -> None:
@@ -138,12 +152,14 @@ class Served:
         prompts = question["prompts"]
         transfers = question.get("transfers") or [None] * len(prompts)
         asked = list(zip(prompts, transfers, strict=True))
-        tokens = question.get("max_tokens", 12)
+        how = {"max_tokens": question.get("max_tokens", 12)}
+        if question.get("margins"):
+            how["logprobs"] = 2
         if question.get("one_by_one"):
-            return [self._run([one], tokens)[0] for one in asked]
-        return self._run(asked, tokens)
+            return [self._run([one], how)[0] for one in asked]
+        return self._run(asked, how)
 
-    def _run(self, asked: list[tuple[list[int], Any]], max_tokens: int) -> list[dict[str, Any]]:
+    def _run(self, asked: list[tuple[list[int], Any]], how: dict[str, int]) -> list[dict[str, Any]]:
         from vllm import SamplingParams
 
         engine = self._llm.llm_engine
@@ -151,7 +167,7 @@ class Served:
         answers: dict[str, dict[str, Any]] = {}
         for prompt, transfer in asked:
             sampling = SamplingParams(
-                temperature=0, max_tokens=max_tokens, detokenize=False, ignore_eos=True,
+                temperature=0, detokenize=False, ignore_eos=True, **how,
                 extra_args={"kv_transfer_params": transfer} if transfer else None,
             )  # fmt: skip
             name = str(self._asked)
@@ -166,6 +182,7 @@ class Served:
                         "loaded": output.num_cached_tokens,
                         "finish": output.outputs[0].finish_reason,
                         "seconds": time.monotonic() - began[output.request_id],
+                        "margin": margin(output.outputs[0].logprobs),
                     }
         if any(transfer for _, transfer in asked):
             engine.step()  # an engine in this process sends what is finished in a step of its own

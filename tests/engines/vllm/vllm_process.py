@@ -23,7 +23,7 @@ PROMPTS = {
     "prompt": _PROMPT,
     "branch": _PROMPT[:100] + [5] * 40,
     "other": [(5 * at + 1) % 197 for at in range(150)],
-    **{f"many-{n}": [((n + 3) * at + n) % 193 for at in range(161)] for n in range(24)},
+    **{f"many-{n}": [((n + 3) * at + n) % 193 for at in range(161)] for n in range(48)},
 }
 
 

@@ -140,7 +140,7 @@ def test_what_one_engine_computes_another_loads(engines: list[Engine], slices: i
 def test_the_last_token_is_left_to_compute(engines: list[Engine]) -> None:
     producer, consumer = engines
     assert producer.found("a", PROMPT[:12]) == 0
-    producer.step("a", [0, 1, 2], 12, prompt=PROMPT[:12], fill=1.0)
+    producer.step("a", [10, 1, 2], 12, prompt=PROMPT[:12], fill=1.0)
     assert consumer.found("b", PROMPT[:12]) == 8
     assert consumer.found("c", PROMPT[:13]) == 12
     assert consumer.found("d", PROMPT[:13], computed=4) == 8
@@ -153,7 +153,7 @@ def test_a_block_that_has_gone_is_reported_and_nothing_after_it_is_saved(
 ) -> None:
     producer, consumer = engines
     producer.found("a")
-    producer.step("a", [0, 1, 2, 3], 14, fill=1.0)
+    producer.step("a", [10, 1, 2, 3], 14, fill=1.0)
     longer = [*PROMPT[:12], *range(50, 60)]
     assert consumer.found("b", longer) == 12
     gone = bytes.fromhex(
@@ -177,7 +177,7 @@ def test_a_block_that_has_gone_is_reported_and_nothing_after_it_is_saved(
 def test_chunks_are_saved_as_they_are_computed(engines: list[Engine]) -> None:
     producer, consumer = engines
     producer.found("a")
-    producer.step("a", [0], 6, fill=1.0)
+    producer.step("a", [10], 6, fill=1.0)
     assert consumer.found("b") == 4
     output = SimpleNamespace(
         finished_req_ids=set(), scheduled_new_reqs=[], num_scheduled_tokens={"a": 8},
@@ -193,7 +193,7 @@ def test_chunks_are_saved_as_they_are_computed(engines: list[Engine]) -> None:
 def test_salts_and_adapters_find_nothing_of_others(engines: list[Engine]) -> None:
     producer, consumer = engines
     producer.found("a")
-    producer.step("a", [0, 1, 2, 3], 14, fill=1.0)
+    producer.step("a", [10, 1, 2, 3], 14, fill=1.0)
     adapter = SimpleNamespace(lora_name="x", lora_path="/x")
     assert consumer.found("b", cache_salt="x") == 0
     assert consumer.found("c", lora_request=adapter) == 0
@@ -206,7 +206,7 @@ def test_a_reset_removes_this_models_blocks_only(
 ) -> None:
     producer, consumer = engines
     producer.found("a")
-    producer.step("a", [0, 1, 2, 3], 14, fill=1.0)
+    producer.step("a", [10, 1, 2, 3], 14, fill=1.0)
     with Client(shared_cluster.address) as store:
         store.put("neighbour/" + producer.parts[0].model, b"x")
         assert producer.scheduler.reset() is True
@@ -219,7 +219,7 @@ def test_without_a_store_the_engine_computes_and_soon_uses_one_that_comes(model:
     try:
         started = time.monotonic()
         assert engine.found("a") == 0
-        assert engine.step("a", [0, 1, 2, 3], 14, fill=1.0) == set()
+        assert engine.step("a", [10, 1, 2, 3], 14, fill=1.0) == set()
         assert time.monotonic() - started < 0.5
         assert engine.scheduler.reset() is False
     finally:
@@ -250,7 +250,7 @@ def test_a_prompt_of_more_blocks_than_a_call_takes_is_looked_up_in_part(
     try:
         prompt = [*PROMPT[:12], *range(4 * 40_000)]
         assert engine.found("a", PROMPT) == 0
-        engine.step("a", [0, 1, 2, 3], 14, fill=1.0)
+        engine.step("a", [10, 1, 2, 3], 14, fill=1.0)
         assert engine.found("b", prompt) == 12
         for store in engine.stores:
             store.client.close()  # type: ignore[union-attr]
@@ -272,3 +272,116 @@ def test_memory_whose_blocks_do_not_lie_together_is_refused() -> None:
     for tensor in (torch.zeros(4, 2, 6)[:, :, :3], torch.zeros(5, 3)):
         with pytest.raises(ValueError, match="layer bad"):
             PagedLayer("bad", tensor, 4)
+
+
+# ---- several kinds of caches ----
+
+
+class HybridEngine:
+    """Two groups of layers over the same memory: full attention, and a window of two blocks."""
+
+    def __init__(self, address: str, model: str, slices: int) -> None:
+        settings = VllmSettings(layer_slices=slices, lookup_timeout_s=2.0)
+        self.stores = [LateClient(address, patience_s=0.5) for _ in range(2)]
+        self.scheduler = SchedulerSide(self.stores[0], settings, BLOCK, loads_early=True)
+        self.worker = WorkerSide(self.stores[1], settings)
+        memory = [torch.zeros(BLOCKS, 2, BLOCK, 6) for _ in range(2)]
+        self.groups = [["full-0", "full-1"], ["window-0", "window-1"]]
+        self.caches = {
+            f"{kind}-{at}": memory[at] for at in range(2) for kind in ("full", "window")
+        }  # each memory is shared by a layer of either group
+
+        def identify(layout: str) -> CacheIdentity:
+            return CacheIdentity(model=model, dtype="float32", layout=layout, block_size=BLOCK)
+
+        parts = self.worker.register(self.caches, BLOCKS, identify, self.groups)
+        assert len(set(parts)) == 2 * min(slices, 2)
+        self.scheduler.set_parts(identify("base"), parts)
+
+    def close(self) -> None:
+        self.worker.close()
+        for store in self.stores:
+            store.close()
+
+    def step(self, new: list[SimpleNamespace], scheduled: dict[str, int], fill: float) -> None:
+        """One step that fills the blocks of new requests, those of each group with its own."""
+        output = SimpleNamespace(
+            finished_req_ids=set(),
+            scheduled_new_reqs=new,
+            scheduled_cached_reqs=SimpleNamespace(req_ids=[], resumed_req_ids=set()),
+            num_scheduled_tokens=scheduled,
+        )
+        self.worker.start(self.scheduler.plan(output))
+        for name, cache in self.caches.items():
+            self.worker.wait_for_layer(name)
+            group = int(name.startswith("window"))
+            for each in new:
+                for block in each.block_ids[group][each.num_computed_tokens // BLOCK :]:
+                    cache[block] = fill + block / 100
+            self.worker.layer_computed(name)
+        self.worker.end()
+        self.scheduler.step_ended()
+
+    def load(self, name: str, blocks: list[list[int]], tokens: int) -> tuple[set[str], set[str]]:
+        """Load a request beside steps, and return who has ended and who has failed."""
+        self.scheduler.allocated(request(name, PROMPT), tokens, blocks)
+        self.step([], {}, 0.0)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            ended, failed = self.worker.take_loaded()
+            if ended:
+                self.scheduler.loaded_early(ended, failed)
+                return ended, failed
+            time.sleep(0.005)
+        raise AssertionError("the load does not end")
+
+
+@pytest.fixture
+def hybrids(shared_cluster: Cluster, model: str, slices: int) -> Iterator[list[HybridEngine]]:
+    made = [HybridEngine(shared_cluster.address, model, slices) for _ in range(2)]
+    yield made
+    for engine in made:
+        engine.close()
+
+
+def test_each_kind_of_cache_is_loaded_into_its_own_blocks(hybrids: list[HybridEngine]) -> None:
+    producer, consumer = hybrids
+    assert producer.scheduler.matched_tokens(request("a", PROMPT), 0) == 0
+    blocks = ([1, 2, 3, 4], [5, 6, 7, 8])
+    new = SimpleNamespace(req_id="a", block_ids=blocks, num_computed_tokens=0)
+    producer.step([new], {"a": 14}, 1.0)
+
+    assert consumer.scheduler.matched_tokens(request("b", PROMPT), 0) == 12
+    # The window reaches back two blocks: vLLM gives none for the first one.
+    assert consumer.load("b", [[9, 10, 11, 12], [0, 13, 14, 15]], 12) == ({"b"}, set())
+    for at in range(2):
+        theirs, ours = producer.caches[f"full-{at}"], consumer.caches[f"full-{at}"]
+        for there, here in ((1, 9), (2, 10), (3, 11), (6, 13), (7, 14)):
+            assert torch.equal(theirs[there], ours[here])
+            assert ours[here].any()
+        assert not ours[0].any()
+    # What was loaded is not saved again; nothing of it is pinned any more.
+    saved = consumer.worker.counts
+    new = SimpleNamespace(
+        req_id="b", block_ids=([9, 10, 11, 12], [0, 13, 14, 15]), num_computed_tokens=12
+    )
+    consumer.step([new], {"b": 2}, 3.0)
+    assert (saved.saved, saved.known, saved.failed) == (0, 0, 0)
+
+
+def test_a_request_whose_load_fails_is_computed_and_not_looked_up_again(
+    hybrids: list[HybridEngine],
+) -> None:
+    producer, consumer = hybrids
+    producer.scheduler.matched_tokens(request("a", PROMPT), 0)
+    blocks = ([1, 2, 3, 4], [5, 6, 7, 8])
+    producer.step(
+        [SimpleNamespace(req_id="a", block_ids=blocks, num_computed_tokens=0)], {"a": 14}, 1.0
+    )
+    assert consumer.scheduler.matched_tokens(request("b", PROMPT), 0) == 12
+    client = producer.stores[0].client
+    assert client is not None
+    for listed in client.list(consumer.worker._slices[-1].identity.prefix):
+        client.remove(listed.key)
+    assert consumer.load("b", [[9, 10, 11, 12], [0, 13, 14, 15]], 12) == ({"b"}, {"b"})
+    assert consumer.scheduler.matched_tokens(request("b", PROMPT), 0) == 0

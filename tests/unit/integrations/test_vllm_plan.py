@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mooncake_store import CacheIdentity
 from mooncake_store.errors import ConfigError
 from mooncake_store.integrations.model_revision import folder_fingerprint
-from mooncake_store.integrations.vllm.plan import BlockNames, Request, mm_extras
+from mooncake_store.integrations.vllm.plan import NO_BLOCK, BlockNames, Request, mm_extras
 from mooncake_store.integrations.vllm.settings import VllmSettings
 
 BASE = CacheIdentity(model="m", dtype="bfloat16", layout="l", block_size=4)
@@ -46,31 +46,47 @@ def test_names_are_those_of_the_prompts_common_prefix() -> None:
 
 def test_a_request_is_loaded_once_and_saved_from_what_was_loaded_on() -> None:
     request = Request([b"0", b"1", b"2", b"3"])
-    request.restart([10, 11], 2)
+    request.restart([[10, 11]], 2)
     request.load = (0, 2)
     load = request.take_load("r")
     assert load is not None
-    assert (load.names, load.block_ids) == ([b"0", b"1"], [10, 11])
+    assert (load.names, load.block_ids) == ([b"0", b"1"], [[10, 11]])
     assert request.take_load("r") is None
     assert request.take_save("r", 2) is None
-    request.extend([12, 13, 14])
+    request.extend([[12, 13, 14]])
     save = request.take_save("r", 3)
     assert save is not None
-    assert (save.names, save.block_ids) == ([b"2"], [12])
+    assert (save.names, save.block_ids) == ([b"2"], [[12]])
     save = request.take_save("r", 9)  # what is generated has no name
     assert save is not None
-    assert (save.names, save.block_ids) == ([b"3"], [13])
+    assert (save.names, save.block_ids) == ([b"3"], [[13]])
     assert request.take_save("r", 9) is None
+
+
+def test_groups_of_layers_have_blocks_of_their_own() -> None:
+    request = Request([b"0", b"1", b"2"])
+    request.restart([[1, 2], [NO_BLOCK, 4]], 0)
+    request.load = (0, 2)
+    load = request.take_load("r")
+    assert load is not None
+    assert load.block_ids == [[1, 2], [NO_BLOCK, 4]]
+    request.extend([[5], []])  # what not every group has is not whole yet
+    request.stored = 2
+    assert request.take_save("r", 3) is None
+    request.extend([[], [6]])
+    save = request.take_save("r", 3)
+    assert save is not None
+    assert (save.names, save.block_ids) == ([b"2"], [[5], [6]])
 
 
 def test_a_preempted_request_begins_again_elsewhere() -> None:
     request = Request([b"0", b"1", b"2"])
-    request.restart([1, 2, 3], 0)
+    request.restart([[1, 2, 3]], 0)
     request.take_save("r", 2)
-    request.restart([7, 8, 9], 1)
+    request.restart([[7, 8, 9]], 1)
     save = request.take_save("r", 3)
     assert save is not None
-    assert (save.names, save.block_ids) == ([b"1", b"2"], [8, 9])
+    assert (save.names, save.block_ids) == ([b"1", b"2"], [[8, 9]])
 
 
 def test_settings_are_read_and_wrong_ones_are_named() -> None:
