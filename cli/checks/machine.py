@@ -30,6 +30,7 @@ from mooncake_store.cli.checks.memory import (
 from mooncake_store.cli.checks.network import gid_check, mtu_check, network_check
 from mooncake_store.cli.checks.ports import ports_check
 from mooncake_store.cli.checks.runtime_folder import runtime_check
+from mooncake_store.cli.checks.verbs import open_devices, verbs_check
 from mooncake_store.config import MIB
 from mooncake_store.errors import StoreError
 from mooncake_store.transfer_engine.topology import Topology
@@ -84,6 +85,8 @@ def machine_checks(base_port: int, topology: Topology) -> Iterator[Check]:
     if gid is not None:
         yield gid
     yield rdma_library_check(has_library=has_libibverbs(), has_rdma=has_rdma)
+    if has_rdma and has_libibverbs():
+        yield verbs_check(open_devices())
     yield runtime_check()
     yield ports_check(base_port)
 

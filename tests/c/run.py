@@ -9,6 +9,8 @@ comments at its top:
     // flags: -Wl,--wrap=malloc                 (further compiler and linker flags)
     // flags of store/src: -DST_TEST_STEPS      (only for that folder's sources, so that objects of
                                                 the others are shared with other tests)
+    // library: tests/c/fake_verbs.c libibverbs.so.1   (a shared object of that file; it stands for
+                                                the library of that name when the test opens it)
 
     tests/c/run.py [--variant NAME] [--jobs N] [NAME ...]
 """
@@ -51,6 +53,7 @@ class Test:
     timeout_s: float
     flags: tuple[str, ...]
     folder_flags: dict[str, tuple[str, ...]]
+    library: tuple[Path, str] | None
 
     @property
     def name(self) -> str:
@@ -60,7 +63,9 @@ class Test:
     def read(cls, path: Path) -> Test:
         """Read a test's comments; a pattern that names no file is a mistake."""
         asked = dict(
-            re.findall(r"^// (sources|variants|timeout|flags):(.*)$", path.read_text(), re.M)
+            re.findall(
+                r"^// (sources|variants|timeout|flags|library):(.*)$", path.read_text(), re.M
+            )
         )
         sources: list[Path] = []
         for pattern in asked.get("sources", "").split():
@@ -77,7 +82,11 @@ class Test:
             folder: tuple(given.split())
             for folder, given in re.findall(r"^// flags of (\S+):(.*)$", path.read_text(), re.M)
         }
-        return cls(path, tuple(sources), variants, timeout_s, flags, folder_flags)
+        library = None
+        if "library" in asked:
+            source, name = asked["library"].split()
+            library = (ROOT / source, name)
+        return cls(path, tuple(sources), variants, timeout_s, flags, folder_flags, library)
 
     def flags_of(self, source: Path) -> tuple[str, ...]:
         """Return the flags with which a file of this test is compiled."""
@@ -98,11 +107,30 @@ class Builder:
             self._object(path, variant, test.flags_of(path)) for path in (test.path, *test.sources)
         ]
         program = BUILD_DIR / variant / test.name
+        library = []
+        if test.library is not None:
+            made = self._library(*test.library, variant)
+            objects.append(made)
+            library = [f"-Wl,-rpath,{made.parent}"]
         if _is_older(program, objects):
             sanitize = build_ffi.sanitizer_flags(None if variant == "plain" else variant)
             names = [str(path) for path in objects]
-            _gcc([*sanitize, *names, "-o", str(program), *test.flags, "-pthread", "-lm", "-ldl"])
+            libraries = [*library, "-pthread", "-lm", "-ldl"]
+            _gcc([*sanitize, *names, "-o", str(program), *test.flags, *libraries])
         return program
+
+    def _library(self, source: Path, name: str, variant: str) -> Path:
+        made = self._object(source, variant, ("-fPIC",))
+        library = BUILD_DIR / variant / "lib" / name
+        with self._guard:
+            lock = self._locks.setdefault(library, threading.Lock())
+        with lock:
+            if _is_older(library, [made]):
+                library.parent.mkdir(parents=True, exist_ok=True)
+                sanitize = build_ffi.sanitizer_flags(None if variant == "plain" else variant)
+                shared = ["-shared", f"-Wl,-soname,{name}", "-pthread"]
+                _gcc([*sanitize, *shared, str(made), "-o", str(library)])
+        return library
 
     def _object(self, source: Path, variant: str, flags: tuple[str, ...]) -> Path:
         # Linker flags (-Wl,...) do not make another object, others do.

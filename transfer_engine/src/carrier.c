@@ -192,6 +192,25 @@ void te_lane_done(te_work *work, te_work_outcome outcome) {
     carrier->done_last = work;
 }
 
+void te_work_move(te_work *work, te_lane *lane) {
+    te_carrier *carrier = lane->carrier;
+    work->lane->work_count--;
+    work->lane = lane;
+    work->unwanted_ns = 0;
+    work->is_sent = false;
+    work->next = NULL;
+    lane->work_count++;
+    lane->was_used = true;
+    pthread_mutex_lock(&carrier->lock);
+    for (uint32_t i = 0; i < work->count; i++) {
+        te_carried *item = work->slice->pieces[i].job->owner;
+        item->rails |= 1u << lane->index;
+    }
+    pthread_mutex_unlock(&carrier->lock);
+    lane->ops->post(lane, work);
+    te_lane_tick_at(lane, te_now_ns());
+}
+
 bool te_work_is_wanted(const te_work *work, int64_t now_ns) {
     for (uint32_t i = 0; i < work->count; i++) {
         const te_job *job = work->slice->pieces[i].job;

@@ -856,6 +856,7 @@ static void tcp_close(te_lane *lane) {
 
 const te_lane_ops te_lane_tcp = {
     .transport = "tcp",
+    .rank = 1,
     .open = tcp_open,
     .dial = tcp_dial,
     .post = tcp_post,

@@ -9,6 +9,8 @@
 
 /* A copy is done in parts, so that a cancel or a deadline is noticed. */
 #define COPY_STEP_BYTES ((uint64_t)16 << 20)
+/* From so many bytes a call on, RDMA NICs are given slices by the schedule. */
+#define RDMA_RAILS_BYTES_MIN ((uint64_t)1 << 20)
 
 static bool is_registered(const te_remote_region *region) {
     const _Atomic uint64_t *word = (const _Atomic uint64_t *)region->mapping.words;
@@ -269,14 +271,13 @@ static ms_status try_once(te_remote *remote, te_session *session, te_opcode opco
                           te_scope *scope, bool is_last_try, bool *is_stale, int64_t deadline_ns) {
     frame_set frames = {0};
     ms_status status = MS_OK;
-    /* RDMA NICs have their own rails below te_read and te_write. */
-    bool is_for_nics = te_options_are_default(options) && !session->is_local &&
-                       te_rdma_serves(session->channels[0], opcode == TE_WRITE);
-    te_path *path =
-        is_for_nics ? NULL
-                    : te_session_path(remote->engine, session, !te_options_are_default(options));
+    te_path *path = te_session_path(remote->engine, session, !te_options_are_default(options));
     prepare(remote, session, opcode, pieces, count, scope, is_last_try, &frames, is_stale,
             deadline_ns);
+    /* What is small the calling thread posts to a NIC itself: the schedule costs two changes of threads. */
+    if (frames.bytes < RDMA_RAILS_BYTES_MIN && te_options_are_default(options) &&
+        !session->is_local && te_rdma_serves(session->channels[0], opcode == TE_WRITE))
+        path = NULL;
     if (opcode == TE_WRITE && session->is_local && frames.count > 0)
         stage(session, pieces, &frames, deadline_ns);
     bool is_over_rails = frames.count > 0 && path != NULL;

@@ -207,13 +207,13 @@ void te_path_use(te_path *path, te_opcode opcode, int64_t now_ns) {
         return;
     for (uint32_t i = 0; i < path->rail_count; i++) {
         const te_lane *lane = &path->lanes[opcode][i];
-        if (lane->is_up && !lane->is_gone && lane->ends.rank < rank)
-            rank = lane->ends.rank;
+        if (lane->is_up && !lane->is_gone && lane->ops->rank < rank)
+            rank = lane->ops->rank;
     }
     for (uint32_t i = 0; i < path->rail_count; i++) {
         const te_lane *lane = &path->lanes[opcode][i];
         te_schedule_rail_set(carrier->schedule, lane->rail,
-                             lane->is_up && !lane->is_gone && lane->ends.rank == rank, now_ns);
+                             lane->is_up && !lane->is_gone && lane->ops->rank == rank, now_ns);
     }
 }
 

@@ -11,7 +11,8 @@
 
 #include "te_fault.h"
 
-#define LOOK_MS 10000 /* new devices tell nobody: so often the list is read */
+#define LOOK_MS 10000     /* new devices tell nobody: so often the list is read */
+#define LOOK_GONE_MS 1000 /* while one is away that was there */
 
 /* One line a process: engines are many, and the machine is one. */
 static void tell_once(te_engine *engine, const char *format, const char *what) {
@@ -93,14 +94,17 @@ static void *watch(void *argument) {
         struct pollfd waited[TE_RDMA_NICS_MAX + 1] = {{.fd = rdma->stop_event, .events = POLLIN}};
         te_rdma_nic *nics[TE_RDMA_NICS_MAX];
         nfds_t count = 1;
+        bool is_one_away = false;
         for (uint32_t i = 0; i < atomic_load(&rdma->nic_count); i++) {
-            if (atomic_load(&rdma->nics[i]->is_gone))
+            if (atomic_load(&rdma->nics[i]->is_gone)) {
+                is_one_away = is_one_away || !is_open(rdma, rdma->nics[i]->name);
                 continue;
+            }
             nics[count - 1] = rdma->nics[i];
             waited[count++] =
                 (struct pollfd){.fd = rdma->nics[i]->context->async_fd, .events = POLLIN};
         }
-        int ready = poll(waited, count, LOOK_MS);
+        int ready = poll(waited, count, is_one_away ? LOOK_GONE_MS : LOOK_MS);
         if (waited[0].revents != 0)
             return NULL;
         for (nfds_t i = 1; ready > 0 && i < count; i++)

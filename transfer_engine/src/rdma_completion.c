@@ -41,7 +41,13 @@ int te_rdma_cq_poll(te_rdma_cq *cq, verbs_wc *completions, int room) {
     return count < 0 ? 0 : count;
 }
 
-static void take_events(te_rdma_cq *cq) {
+void te_rdma_cq_arm(te_rdma_cq *cq) {
+    if (!cq->is_armed)
+        (void)verbs_notify(cq->cq);
+    cq->is_armed = true;
+}
+
+void te_rdma_cq_take_events(te_rdma_cq *cq) {
     verbs_cq *about;
     void *context;
     while (cq->nic->verbs->get_cq_event(cq->channel, &about, &context) == 0) {
@@ -59,11 +65,8 @@ void te_rdma_cqs_wait(te_rdma_cq *const *cqs, uint32_t count, int descriptor, in
     bool was_armed = true;
     *is_readable = false;
     for (uint32_t i = 0; i < count; i++) {
-        if (!cqs[i]->is_armed) {
-            (void)verbs_notify(cqs[i]->cq);
-            cqs[i]->is_armed = true;
-            was_armed = false;
-        }
+        was_armed = was_armed && cqs[i]->is_armed;
+        te_rdma_cq_arm(cqs[i]);
         waited[i] = (struct pollfd){.fd = cqs[i]->channel->fd, .events = POLLIN};
     }
     /* What came before it was armed raises no event: the caller asks once more. */
@@ -78,7 +81,7 @@ void te_rdma_cqs_wait(te_rdma_cq *const *cqs, uint32_t count, int descriptor, in
         return;
     for (uint32_t i = 0; i < count; i++) {
         if (waited[i].revents != 0)
-            take_events(cqs[i]);
+            te_rdma_cq_take_events(cqs[i]);
         /* The device has been taken away; its channel would be readable for ever. */
         if (waited[i].revents & (POLLERR | POLLHUP | POLLNVAL)) {
             atomic_store(&cqs[i]->nic->is_gone, true);

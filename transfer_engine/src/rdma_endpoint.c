@@ -220,8 +220,14 @@ static void open_rail(te_rdma_endpoint *endpoint, te_rdma_nic *nic, const remote
 /* ---- the endpoint ------------------------------------------------------------------------------------------------ */
 
 static void open_rails(te_rdma_endpoint *endpoint, const remote_port *ports, uint32_t port_count,
-                       bool is_writing, int64_t deadline_ns) {
+                       te_rdma_nic *only, uint32_t port, bool is_writing, int64_t deadline_ns) {
     te_rdma *rdma = endpoint->rdma;
+    if (only != NULL) {
+        if (port_count > 0)
+            open_rail(endpoint, only, ports, port_count, port % port_count, is_writing,
+                      deadline_ns);
+        return;
+    }
     te_rdma_nic *nics[TE_RDMA_NICS_MAX];
     uint32_t nic_count = 0;
     for (uint32_t i = 0; i < atomic_load(&rdma->nic_count); i++)
@@ -237,7 +243,8 @@ static void open_rails(te_rdma_endpoint *endpoint, const remote_port *ports, uin
 }
 
 ms_status te_rdma_endpoint_open(te_rdma *rdma, te_connection *connection, bool is_writing,
-                                int64_t deadline_ns, te_rdma_endpoint **opened) {
+                                te_rdma_nic *only, uint32_t port, int64_t deadline_ns,
+                                te_rdma_endpoint **opened) {
     te_rdma_endpoint *endpoint = calloc(1, sizeof *endpoint);
     remote_port *ports = calloc(TE_RDMA_NICS_MAX, sizeof *ports);
     ms_status status = MS_NO_MEMORY;
@@ -258,8 +265,10 @@ ms_status te_rdma_endpoint_open(te_rdma *rdma, te_connection *connection, bool i
     te_reply reply = {.grow = true};
     status = call(connection, MS_RDMA_PORTS, NULL, 0, &reply, deadline_ns);
     if (status == MS_OK)
-        open_rails(endpoint, ports, read_ports(&reply, ports, TE_RDMA_NICS_MAX), is_writing,
-                   deadline_ns);
+        open_rails(endpoint, ports, read_ports(&reply, ports, TE_RDMA_NICS_MAX), only, port,
+                   is_writing, deadline_ns);
+    else if (status == MS_UNAVAILABLE && !connection->is_broken)
+        status = MS_NOT_REGISTERED;
     free(reply.body);
     free(ports);
     if (status == MS_OK && endpoint->rail_count == 0)
@@ -383,19 +392,30 @@ static bool find(const te_rdma_segment *known, bool is_words, uint32_t remote_ni
     return false;
 }
 
+te_rdma_known te_rdma_look_up(const te_rdma_endpoint *endpoint, uint32_t segment, bool is_words,
+                              uint32_t remote_nic, uint64_t offset, te_rdma_chunk *found) {
+    const te_rdma_segment *known = endpoint->segments;
+    while (known != NULL && known->segment != segment)
+        known = known->next;
+    if (known == NULL)
+        return TE_RDMA_UNKNOWN;
+    if (find(known, is_words, remote_nic, offset, found))
+        return TE_RDMA_KNOWN;
+    int64_t patience_ns = known->is_whole ? ASK_SELDOM_NS : ASK_AGAIN_NS;
+    return te_now_ns() - known->asked_ns < patience_ns ? TE_RDMA_NOT_THERE : TE_RDMA_UNKNOWN;
+}
+
 bool te_rdma_remote_key(te_rdma_endpoint *endpoint, uint32_t segment, bool is_words,
                         uint32_t remote_nic, uint64_t offset, te_rdma_chunk *found,
                         int64_t deadline_ns) {
+    te_rdma_known state = te_rdma_look_up(endpoint, segment, is_words, remote_nic, offset, found);
+    if (state != TE_RDMA_UNKNOWN)
+        return state == TE_RDMA_KNOWN;
     te_rdma_segment **at = &endpoint->segments;
     while (*at != NULL && (*at)->segment != segment)
         at = &(*at)->next;
     te_rdma_segment *known = *at;
     int64_t patience_ns = (int64_t)endpoint->rdma->settings.wait_ms * TE_NS_PER_MS;
-    if (known != NULL && find(known, is_words, remote_nic, offset, found))
-        return true;
-    if (known != NULL &&
-        te_now_ns() - known->asked_ns < (known->is_whole ? ASK_SELDOM_NS : ASK_AGAIN_NS))
-        return false;
     int64_t begun_ns = te_now_ns();
     te_rdma_segment *fresh = ask(endpoint, segment, deadline_ns);
     while (fresh != NULL && !fresh->is_whole && te_now_ns() - begun_ns < patience_ns &&

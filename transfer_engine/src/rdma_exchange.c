@@ -8,7 +8,9 @@
  * that.  A WRITE is over when the peer says that it has destroyed its end as well: until then a packet that the network
  * has kept could still be applied.
  *
- * After the last payload byte of all rails has come, the generation words are read (protocol 4.2); before a WRITE
+ * After the last payload byte of all rails has come, the generation words are read (protocol 4.2).  Where all bytes of a call go
+ * over one queue pair, the words are asked for behind them with a fence, for which the NIC waits until every READ before it
+ * has been answered: the same order, and one waiting less.  Before a WRITE
  * counts as done, each queue pair that was used has READ 8 bytes behind it, so that what was written is in memory (4.5).
  */
 #include <stdlib.h>
@@ -49,7 +51,13 @@ typedef struct exchange {
     uint32_t returned_count;
     ms_status status;
     uint64_t bytes;
+    bool has_words; /* of a READ: words are wanted, and may be asked for behind the bytes */
+    bool is_fenced; /* they have been */
+    uint32_t word_slots[FEW]; /* of each item, in the scratch memory; NO_WORD: none */
 } exchange;
+
+#define NO_WORD UINT32_MAX
+#define NO_ITEM UINT32_MAX /* of a slice: a word, or the READ behind WRITEs */
 
 static uint64_t length_of(const exchange *moved, size_t i) {
     return moved->reads != NULL ? moved->reads[i].length : moved->writes[i].length;
@@ -251,7 +259,10 @@ static void leave(exchange *moved, te_rdma_rail *rail) {
     bool had_writes = moved->reads == NULL && (rail->count > 0 || rail->touched != 0);
     uint32_t count = te_rdma_rail_break(moved->endpoint, rail, lost);
     give_slots(moved, lost, count);
-    moved->returned_count += count;
+    for (uint32_t i = 0; i < count; i++)
+        if (lost[i].item != NO_ITEM)
+            moved->returned[moved->returned_count++] = lost[i];
+    moved->is_fenced = moved->has_words = false; /* the bytes go over several rails from now on */
     if (had_writes && !te_rdma_rail_confirm(moved->endpoint, rail, te_now_ns()) &&
         moved->status == MS_OK) {
         moved->status = MS_IO_ERROR;
@@ -278,6 +289,8 @@ static void post(exchange *moved, te_rdma_rail *rail) {
         leave(moved, rail);
 }
 
+static bool chain_words(exchange *moved);
+
 /* As much as the rails take now. */
 static void fill(exchange *moved) {
     te_rdma_endpoint *endpoint = moved->endpoint;
@@ -293,6 +306,9 @@ static void fill(exchange *moved) {
         if (!has_room)
             moved->returned[moved->returned_count++] = slice;
     }
+    if (moved->has_words && !moved->is_fenced && moved->returned_count == 0 &&
+        moved->next_item == moved->count)
+        moved->is_fenced = chain_words(moved);
     for (uint32_t i = 0; i < endpoint->rail_count; i++)
         if (endpoint->rails[i]->is_alive)
             post(moved, endpoint->rails[i]);
@@ -350,7 +366,7 @@ static void completed(exchange *moved, te_rdma_rail *rail, const verbs_wc *done)
         return;
     /* What was asked for, not the rail, is at fault: another rail would meet the same. */
     bool is_refused = done->status != VERBS_WC_RETRY_EXC_ERR && done->status != VERBS_WC_FLUSH_ERR;
-    if (is_refused && rail->count > 0)
+    if (is_refused && rail->count > 0 && rail->flying[rail->first].item != NO_ITEM)
         leave_to_tcp(moved, rail->flying[rail->first].item);
     leave(moved, rail);
 }
@@ -489,9 +505,60 @@ static bool chain_small(exchange *moved, te_rdma_rail *rail, uint64_t remote, ui
                         .num_sge = 1,
                         .opcode = VERBS_WR_RDMA_READ,
                         .rdma = {.remote_addr = remote, .rkey = key}};
-    rail->flying[(rail->first + rail->count) % TE_RDMA_DEPTH] = (te_rdma_slice){.item = UINT32_MAX};
+    rail->flying[(rail->first + rail->count) % TE_RDMA_DEPTH] = (te_rdma_slice){.item = NO_ITEM};
     rail->count++;
     return true;
+}
+
+/* The words of all items behind their bytes, if those are all on one rail, and there is room.  False: later, then. */
+static bool chain_words(exchange *moved) {
+    te_rdma_rail *rail = NULL;
+    te_rdma_chunk chunk;
+    for (uint32_t i = 0; i < moved->endpoint->rail_count; i++) {
+        te_rdma_rail *each = moved->endpoint->rails[i];
+        if (each->count == 0)
+            continue;
+        if (rail != NULL)
+            return false;
+        rail = each;
+    }
+    if (rail == NULL || rail->count + moved->count >= rail->qp.depth - 1 ||
+        rail->count + moved->count > TE_RDMA_DEPTH)
+        return false;
+    uint32_t slot = 0;
+    size_t before = SIZE_MAX; /* the item whose word was asked for last */
+    for (size_t i = 0; i < moved->count; i++) {
+        const ms_read_item *item = &moved->reads[i];
+        moved->word_slots[i] = NO_WORD;
+        if (moved->states[i] != ITEM_OPEN || (item->flags & 1) == 0)
+            continue;
+        if (before != SIZE_MAX && item->guard_page == moved->reads[before].guard_page &&
+            item->segment == moved->reads[before].segment) {
+            moved->word_slots[i] = slot - 1; /* pieces of one extent */
+            continue;
+        }
+        uint64_t offset = (uint64_t)item->guard_page * sizeof(uint64_t);
+        if (!te_rdma_remote_key(moved->endpoint, item->segment, true, rail->remote_nic, offset,
+                                &chunk, moved->deadline_ns)) {
+            leave_to_tcp(moved, i);
+            continue;
+        }
+        uint32_t at = rail->chained;
+        if (!chain_small(moved, rail, chunk.address + (offset - chunk.offset), chunk.key, slot))
+            return false;
+        if (slot == 0)
+            rail->requests[at].send_flags |= VERBS_SEND_FENCE;
+        moved->word_slots[i] = slot++;
+        before = i;
+    }
+    return true;
+}
+
+static void take_words(const exchange *moved, ms_read_result *results) {
+    for (size_t i = 0; i < moved->count; i++)
+        if (moved->word_slots[i] != NO_WORD)
+            memcpy(&results[i].word, moved->endpoint->scratch + moved->word_slots[i] * 8,
+                   sizeof results[i].word);
 }
 
 static void small_completed(exchange *moved, te_rdma_rail *rail, const verbs_wc *done) {
@@ -654,8 +721,12 @@ static ms_status exchange_all(exchange *moved, bool is_writing, ms_read_result *
     ms_status in_scope = te_scope_add(moved->endpoint->connection);
     if (in_scope != MS_OK)
         moved->status = in_scope;
+    for (size_t i = 0; results != NULL && i < moved->count && moved->count <= FEW; i++)
+        moved->has_words = moved->has_words || (moved->reads[i].flags & 1) != 0;
     move_payload(moved);
-    if (results != NULL)
+    if (moved->is_fenced)
+        take_words(moved, results);
+    else if (results != NULL)
         read_words(moved, results);
     else
         push_writes(moved);

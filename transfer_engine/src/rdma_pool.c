@@ -29,8 +29,8 @@ struct te_rdma_pool {
     uint32_t count;   /* idle and taken */
     uint32_t waiting; /* threads, for one that is taken */
     bool is_opening, is_closing;
-    bool is_never;       /* the peer has no RDMA */
-    uint32_t rails_best; /* of those that are there */
+    _Atomic bool is_never; /* the peer has no RDMA */
+    uint32_t rails_best;   /* of those that are there */
     uint32_t failures;
     int64_t retry_ns;
 };
@@ -149,7 +149,8 @@ static ms_status open_one(te_rdma_pool *pool, te_rdma_endpoint **opened) {
         status = MS_REFUSED; /* a peer on this host is reached over shared memory */
     }
     if (status == MS_OK)
-        status = te_rdma_endpoint_open(rdma, connection, pool->is_writing, deadline_ns, opened);
+        status =
+            te_rdma_endpoint_open(rdma, connection, pool->is_writing, NULL, 0, deadline_ns, opened);
     te_scope_enter(outer);
     if (status != MS_OK) {
         pthread_mutex_lock(&rdma->lock);

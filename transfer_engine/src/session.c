@@ -109,12 +109,24 @@ static ms_status open_channel(te_engine *engine, const char *addresses, const ch
 
 /* ---- rails --------------------------------------------------------------------------------------------------------- */
 
+/* Over TCP as given, and beside that over each RDMA NIC. */
 static ms_status open_path(te_engine *engine, te_session *session, const te_rail_ends *rails,
                            uint32_t count) {
     uint8_t hello[TE_HELLO_DEFAULT_BYTES];
+    te_rail_ends all[TE_RAILS_MAX];
+    const te_lane_ops *ops[TE_RAILS_MAX];
+    uint32_t nics = te_lane_rdma_ends(engine, rails[0].remote, all, TE_RAILS_MAX / 2);
+    uint32_t kept = count < TE_RAILS_MAX - nics ? count : TE_RAILS_MAX - nics;
+    memmove(&all[kept], &all[0], nics * sizeof *all);
+    memcpy(all, rails, kept * sizeof *all);
+    for (uint32_t i = 0; i < kept + nics; i++)
+        ops[i] = i < kept ? &te_lane_tcp : &te_lane_rdma;
     write_hello(engine, session->incarnation, hello);
-    te_path_config config = {
-        .rails = rails, .rail_count = count, .hello = hello, .hello_length = sizeof hello};
+    te_path_config config = {.rails = all,
+                             .ops = ops,
+                             .rail_count = kept + nics,
+                             .hello = hello,
+                             .hello_length = sizeof hello};
     return te_path_open(engine, &config, &session->path);
 }
 
@@ -190,8 +202,10 @@ static ms_status open_rails(te_engine *engine, const char *address, const te_rai
     if (status != MS_OK)
         return status;
     if (rail_count > 0)
-        return rail_count == 1 ? MS_OK : open_path(engine, session, rails, rail_count);
-    if (session->rail_count == 1)
+        return rail_count == 1 && engine->rdma == NULL
+                   ? MS_OK
+                   : open_path(engine, session, rails, rail_count);
+    if (session->rail_count == 1 && engine->rdma == NULL)
         return MS_OK;
     te_rail_ends ends[TE_RAILS_MAX];
     for (uint32_t i = 0; i < session->rail_count; i++)

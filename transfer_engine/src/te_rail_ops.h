@@ -3,7 +3,8 @@
  * A path is a peer with its rails; a rail (a local and a remote interface) has two lanes, one for READs and one for
  * WRITEs, with connections or queue pairs of their own.  The carrier (carrier.c) is one thread an engine: it asks the
  * schedule (te_schedule.h) for slices, gives each to the lane that the schedule names, and tells the schedule how it
- * ended.  A transport is one table of functions: te_lane_tcp is lane_tcp.c.
+ * ended.  A transport is one table of functions: te_lane_tcp is lane_tcp.c,
+ * te_lane_rdma lane_rdma.c.
  *
  * Everything here happens on the carrier's thread, but te_carrier_run, which any thread may call.  Nothing may block.
  *
@@ -65,6 +66,8 @@ typedef enum te_work_outcome {
 } te_work_outcome;
 
 void te_lane_done(te_work *work, te_work_outcome outcome);
+/* Another lane of the path and direction, that is up, takes it instead: this one cannot carry it, and no fault of it. */
+void te_work_move(te_work *work, te_lane *lane);
 /* False: a request of it has ended (cancelled, past its deadline), and waits only to have its memory back. */
 bool te_work_is_wanted(const te_work *work, int64_t now_ns);
 
@@ -73,17 +76,15 @@ bool te_work_is_wanted(const te_work *work, int64_t now_ns);
 /* Both ends of a rail, in the terms of its transport. */
 typedef struct te_rail_ends {
     char local
-        [TE_RAIL_ADDRESS_BYTES]; /* TCP: a numeric address to bind to, "" = any.  RDMA: "mlx5_0/1/3" */
-    char remote
-        [TE_RAIL_ADDRESS_BYTES];    /* TCP: "10.0.0.5:7800".  RDMA: the GID, or "" = by handshake */
-    uint32_t local_nic, remote_nic; /* in the topologies of both; UINT32_MAX: not known */
-    uint32_t tier;                  /* TE_TIER_* */
-    /* Of a path's rails only those of the lowest rank with a lane that is up are used: RDMA 0, TCP 1 beside it. */
-    uint32_t rank;
+        [TE_RAIL_ADDRESS_BYTES]; /* TCP: a numeric address to bind to, "" = any.  RDMA: "mlx5_0" */
+    char remote[TE_RAIL_ADDRESS_BYTES]; /* "10.0.0.5:7800".  RDMA: where queue pairs are agreed */
+    uint32_t local_nic, remote_nic;     /* in the topologies of both; UINT32_MAX: not known */
+    uint32_t tier;                      /* TE_TIER_* */
 } te_rail_ends;
 
 typedef struct te_lane_ops {
     const char *transport; /* "tcp", "rdma": for people */
+    uint32_t rank; /* of a path's lanes only those of the lowest rank that has one up are used */
     /* Memory and names only, any thread.  `lane->state` is the transport's. */
     ms_status (*open)(te_lane *lane);
     /* Begins to connect; te_lane_up or te_lane_down follows, also within the call.  Not called while it is
@@ -147,7 +148,10 @@ bool te_lane_is_at_fault(te_lane *lane, int64_t since_ns, int64_t limit_ns, bool
 bool te_lane_endpoint_take(te_lane *lane); /* false: the pool is full of busy ones; connect later */
 void te_lane_endpoint_give(te_lane *lane);
 
-extern const te_lane_ops te_lane_tcp;
+extern const te_lane_ops te_lane_tcp, te_lane_rdma;
+/* A rail for each RDMA NIC of this engine, to the peer that is reached at `address`; returns how many. */
+uint32_t te_lane_rdma_ends(te_engine *engine, const char *address, te_rail_ends *ends,
+                           uint32_t room);
 
 /* ---- the carrier, for lanes ------------------------------------------------------------------------------------ */
 

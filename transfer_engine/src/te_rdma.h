@@ -10,6 +10,7 @@
  *   rdma_server.c       answering side: ports, queue pairs of links, keys of segments
  *   rdma_endpoint.c     asking side: a connection and its queue pairs, one or more a rail
  *   rdma_exchange.c     slices over the rails of an endpoint; generation words; drain
+ *   lane_rdma.c         the same for the slice scheduler: a lane is an endpoint of one queue pair (te_rail_ops.h)
  *   rdma_pool.c         endpoints to a peer: opened on demand in the background, bounded, forgotten when broken
  *   rdma_settings.c     what can be set (pure)
  *   rdma.c              opening and closing all of it; events of the devices
@@ -148,6 +149,9 @@ int te_rdma_cq_poll(te_rdma_cq *cq, verbs_wc *completions, int room);
  * descriptor was. */
 void te_rdma_cqs_wait(te_rdma_cq *const *cqs, uint32_t count, int descriptor, int64_t deadline_ns,
                       bool *is_readable);
+/* For who waits for the channel's descriptor otherwise: the next completion makes it readable; its events are taken. */
+void te_rdma_cq_arm(te_rdma_cq *cq);
+void te_rdma_cq_take_events(te_rdma_cq *cq);
 
 /* ---- rdma_server.c ------------------------------------------------------------------------------------------------ */
 void te_rdma_install(te_engine *engine); /* methods */
@@ -220,9 +224,11 @@ struct te_rdma_endpoint {
     uint32_t waits;
     te_rdma_endpoint *next; /* idle */
 };
-/* Over `connection`, which it takes (also on failure).  UNAVAILABLE: no rail could be opened. */
+/* Over `connection`, which it takes (also on failure).  `only`: one rail, from that NIC, to the peer's `port` if that
+ * works; NULL: over all NICs.  UNAVAILABLE: no rail could be opened.  NOT_REGISTERED: the peer has no RDMA. */
 ms_status te_rdma_endpoint_open(te_rdma *rdma, te_connection *connection, bool is_writing,
-                                int64_t deadline_ns, te_rdma_endpoint **opened);
+                                te_rdma_nic *only, uint32_t port, int64_t deadline_ns,
+                                te_rdma_endpoint **opened);
 void te_rdma_endpoint_close(te_rdma_endpoint *endpoint);
 /* Destroys the rail's queue pair here; what was flying is returned in `lost` (room for TE_RDMA_DEPTH). */
 uint32_t te_rdma_rail_break(te_rdma_endpoint *endpoint, te_rdma_rail *rail, te_rdma_slice *lost);
@@ -233,6 +239,13 @@ bool te_rdma_rail_confirm(te_rdma_endpoint *endpoint, const te_rdma_rail *rail,
 bool te_rdma_remote_key(te_rdma_endpoint *endpoint, uint32_t segment, bool is_words,
                         uint32_t remote_nic, uint64_t offset, te_rdma_chunk *found,
                         int64_t deadline_ns);
+typedef enum te_rdma_known {
+    TE_RDMA_KNOWN,
+    TE_RDMA_NOT_THERE, /* the peer has not registered it, it said lately */
+    TE_RDMA_UNKNOWN    /* te_rdma_remote_key would ask */
+} te_rdma_known;
+te_rdma_known te_rdma_look_up(const te_rdma_endpoint *endpoint, uint32_t segment, bool is_words,
+                              uint32_t remote_nic, uint64_t offset, te_rdma_chunk *found);
 
 /* ---- rdma_exchange.c ---------------------------------------------------------------------------------------------- */
 /* Items whose results (statuses) are not PENDING afterwards have been moved; the others are for TCP.  The status is

@@ -24,6 +24,7 @@ from mooncake_store.cli.checks import (
     network,
     ports,
     runtime_folder,
+    verbs,
 )
 from mooncake_store.cli.contexts import Target
 from mooncake_store.cli.locations import document_of, lines_of
@@ -52,6 +53,19 @@ INFINITE = resource.RLIM_INFINITY
         (memory.memory_check(64 * GIB), "ok"),
         (memory.memory_check(1 * GIB), "warn"),
         (memory.memlock_check(INFINITE, has_rdma=True), "ok"),
+        (verbs.verbs_check(None), "ok"),
+        (verbs.verbs_check([]), "fail"),
+        (verbs.verbs_check([verbs.VerbsDevice("mlx5_0", "", 131072, 1 << 40)]), "ok"),
+        (verbs.verbs_check([verbs.VerbsDevice("rxe0", "", 256, 1 << 40)]), "warn"),
+        (
+            verbs.verbs_check(
+                [
+                    verbs.VerbsDevice("mlx5_0", "", 131072, 1 << 40),
+                    verbs.VerbsDevice("mlx5_1", "Permission denied"),
+                ]
+            ),
+            "fail",
+        ),
         (memory.memlock_check(8 * MIB, has_rdma=False), "ok"),
         (memory.memlock_check(8 * MIB, has_rdma=True), "warn"),
         (memory.huge_pages_check(0, 2 * MIB, "always within_size advise [never] deny"), "ok"),
