@@ -52,13 +52,21 @@ def command(
         return ExitCode.OK
     from mooncake_store.conductor.service.process import run_conductor
 
+    def open_store(address: str) -> Any:
+        from mooncake_store.cli.conductor_store import open_link
+
+        return open_link(address)
+
     def ready(endpoints: Any) -> None:
         if output.is_json or announce:
             output.document(asdict(endpoints))
         output.note(f"serving at {endpoints.url}")
 
     run_conductor(
-        loaded.values, ready_file=Path(ready_file) if ready_file else None, on_ready=ready
+        loaded.values,
+        ready_file=Path(ready_file) if ready_file else None,
+        on_ready=ready,
+        open_store=open_store,
     )
     return ExitCode.OK
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mooncake_store.client.identity import CacheIdentity, ParallelShape
     from mooncake_store.client.results import (
         Counters,
+        EventPage,
         Explanation,
         Fate,
         Listed,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         ReplicaPlace,
         ReplicaStat,
         Statistics,
+        StoreEvent,
         Task,
         TaskFailure,
     )
@@ -31,6 +33,7 @@ __all__ = [
     "Client",
     "ClientConfig",
     "Counters",
+    "EventPage",
     "Explanation",
     "Fate",
     "Listed",
@@ -42,6 +45,7 @@ __all__ = [
     "ReplicaPlace",
     "ReplicaStat",
     "Statistics",
+    "StoreEvent",
     "Task",
     "TaskFailure",
     "View",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mooncake_store.client.options import PutOptions
     from mooncake_store.client.results import (
         Counters,
+        EventPage,
         Explanation,
         Listed,
         Member,
@@ -709,6 +710,50 @@ class Client:
         listing = steps.Listing(prefix, regex, limit)
         while (page := listing.next_page()) is not None:
             yield from listing.take(self._run(page, timeout_s))
+
+    def events(
+        self, epoch: int = 0, sequence: int = 0, *, limit: int = 1000,
+        timeout_s: float | None = None,
+    ) -> EventPage:  # fmt: skip
+        """Return what has happened to objects and servers, from an event on.
+
+        Args:
+            epoch: The master's, in which that sequence was given.
+            sequence: Of the first event wanted; 0: none yet, only where events stand.
+            limit: Events at most.
+            timeout_s: Deadline.
+
+        Raises:
+            ObjectNotFoundError: These events are not known any more, or the master is another one:
+                begin anew with what `holders` tells.
+        """
+        from mooncake_store.client import commands
+
+        return self._run(commands.events(epoch, sequence, limit), timeout_s)
+
+    def holders(
+        self, prefix: str = "", cursor: int = 0, *, limit: int = 1000,
+        timeout_s: float | None = None,
+    ) -> tuple[int, builtins.list[tuple[str, tuple[int, ...]]]]:  # fmt: skip
+        """Return some objects with the numbers of the servers that hold them; no use of them.
+
+        Args:
+            prefix: Of their keys.
+            cursor: 0 at first, then what the call before returned.
+            limit: Objects at most.
+            timeout_s: Deadline of each of two calls.
+
+        Returns:
+            The next cursor (0: that was all), and key and servers of each.
+        """
+        from mooncake_store.client import commands
+
+        cursor, listed = self._run(
+            commands.list_step(prefix, cursor, limit, regex=False), timeout_s
+        )
+        keys = [one.key for one in listed]
+        servers = self._run(commands.holders(keys, self._hash), timeout_s) if keys else []
+        return cursor, list(zip(keys, servers, strict=True))
 
     def members(self, *, timeout_s: float | None = None) -> builtins.list[Member]:
         """Return the store servers."""

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from mooncake_store.client.core import encode_key
 from mooncake_store.client.results import (
     Counters,
+    EventPage,
     Explanation,
     Fate,
     Listed,
@@ -23,6 +24,7 @@ from mooncake_store.client.results import (
     OpenPut,
     ReplicaPlace,
     ReplicaStat,
+    StoreEvent,
 )
 from mooncake_store.errors import InUseError, ObjectBusyError, ObjectNotFoundError, RequestError
 from mooncake_store.protocol import frames
@@ -48,6 +50,7 @@ __all__ = [
     "events",
     "explain",
     "forget_member",
+    "holders",
     "list_step",
     "members",
     "remove_matching_step",
@@ -339,7 +342,38 @@ def forget_member(node: str) -> Generator[Command[Any], Any, None]:
         raise
 
 
-def events(epoch: int, sequence: int, limit: int) -> Command[frames.EventsAnswer]:
-    """Changes from `sequence` on."""
+def events(epoch: int, sequence: int, limit: int) -> Command[EventPage]:
+    """Changes from `sequence` on; 0: from now on."""
     body = frames.EventsRequest(sequence=sequence, epoch=epoch, limit=limit)
-    return Command(Method.EVENTS, body.encode(), frames.EventsAnswer.decode)
+
+    def decode(answer: bytes) -> EventPage:
+        found = frames.EventsAnswer.decode(answer)
+        return EventPage(
+            epoch=found.epoch,
+            next_sequence=found.sequence_next,
+            events=[
+                StoreEvent(item.kind, item.key.decode(errors="replace"), item.server - 1)
+                if item.server
+                else StoreEvent(item.kind, item.key.decode(errors="replace"), None)
+                for item in found.items
+            ],
+        )
+
+    return Command(Method.EVENTS, body.encode(), decode)
+
+
+def holders(keys: Sequence[str], hash_of: HashOf) -> Command[list[tuple[int, ...]]]:
+    """The numbers of the servers that hold each of `keys`; not a use of them."""
+
+    def decode(answer: bytes) -> list[tuple[int, ...]]:
+        return [
+            tuple(
+                replica.server
+                for replica in location.replicas
+                if replica.state == ReplicaState.COMPLETE
+            )
+            for location in frames.Locations.decode(answer).items
+        ]
+
+    body = frames.Hashes(tuple(hash_of(key) for key in keys))
+    return Command(Method.LOOKUP, body.encode(), decode, flags=FrameFlag.PEEK)

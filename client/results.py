@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "Counters",
+    "EventPage",
     "Explanation",
     "Fate",
     "Listed",
@@ -15,6 +16,7 @@ __all__ = [
     "ReplicaPlace",
     "ReplicaStat",
     "Statistics",
+    "StoreEvent",
     "Task",
     "TaskFailure",
 ]
@@ -175,6 +177,35 @@ class Member:
     unix_path: str
     size_bytes: int
     ready_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEvent:
+    """What happened to an object or a store server.
+
+    Attributes:
+        kind: A number of `protocol.methods.EventKind`.
+        key: Of the object; empty for events of servers.
+        server: Number of the store server concerned, or None.
+    """
+
+    kind: int
+    key: str
+    server: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events that follow each other.
+
+    Attributes:
+        epoch: Of the master.
+        next_sequence: To be asked for next.
+    """
+
+    epoch: int
+    next_sequence: int
+    events: list[StoreEvent]
 
 
 @dataclass(frozen=True, slots=True)

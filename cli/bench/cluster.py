@@ -164,6 +164,11 @@ class Cluster:
         self.close()
 
     @property
+    def folder(self) -> str:
+        """For what belongs to this store and goes with it."""
+        return self._folder.name
+
+    @property
     def segment_dir(self) -> str:
         """Where the servers' memory lies, as files."""
         return self._segments.name

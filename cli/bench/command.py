@@ -316,6 +316,25 @@ def soak(is_json: bool, is_quick: bool, minutes: float, rate: float) -> None:
 
 @bench.command()
 @_shown
+@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option(
+    "--requests", type=click.IntRange(8, 1000), default=300, show_default=True,
+    help="Of the trace, on a real store.",
+)  # fmt: skip
+def conductor(is_json: bool, is_quick: bool, rounds: int, requests: int) -> None:
+    """Decisions a second, and a trace on a real store under them; one server is killed."""
+    from mooncake_store.cli.bench import conductor as benchmark
+
+    def measure(progress: Progress) -> list[Row]:
+        return benchmark.run(rounds=rounds, requests=requests, is_quick=is_quick, watch=progress)
+
+    _show(
+        "conductor", measure, is_json=is_json, is_quick=is_quick, rounds=rounds, requests=requests
+    )
+
+
+@bench.command()
+@_shown
 @click.option("--trace", "path", type=click.Path(path_type=Path), help="JSON lines, plain or xz.")
 @click.option("--requests", type=click.IntRange(1), default=300, show_default=True)
 @click.option("--block-bytes", default="64KiB", show_default=True, help="Of a block of the trace.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mooncake_store.conductor.sim_config import POLICIES, SimConfig, with_policy
-from mooncake_store.config import setting
+from mooncake_store.config import MIB, setting
 from mooncake_store.errors import ConfigError
 from mooncake_store.runtime import is_loopback
 
@@ -30,6 +30,11 @@ class ConductorConfig:
     )
     http_port: int = setting(
         DEFAULT_HTTP_PORT, "HTTP: API, health, metrics; 0 = any", minimum=0, maximum=65535
+    )
+    master: str = setting(
+        "",
+        "the store to follow: host:port, or etcd://... of a cluster; empty: none, instances tell "
+        "of their blocks themselves",
     )
     cluster: str = setting(
         "",
@@ -92,6 +97,16 @@ class ConductorConfig:
         "how long a request counts when nobody reports its end",
         minimum=0.1,
         maximum=86_400,
+    )
+    copy_bandwidth_bytes_per_s: int = setting(
+        100 * MIB,
+        "bytes a second that the conductor lets the store copy for requests and hot blocks, all "
+        "together; 0: it copies nothing",
+        minimum=0,
+        maximum=2**50,
+    )
+    pin: bool = setting(
+        True, "pin in the store what queued requests will read, until they are through"
     )
     decisions_max: int = setting(
         10_000, "decisions kept for `conductor explain`", minimum=1, maximum=2**20

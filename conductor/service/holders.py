@@ -41,6 +41,11 @@ class Holders:
         return tuple(self._slots)
 
     @property
+    def near(self) -> list[tuple[str, int]]:
+        """Store servers beside instances, and their columns."""
+        return [(name, slot) for name, slot in self._slots.items() if name in self._near]
+
+    @property
     def slots(self) -> tuple[int, ...]:
         """Columns of the store servers that are known."""
         return tuple(self._names)

@@ -47,6 +47,15 @@ METRICS = (
     MetricRow("decode_batch", "gauge", "instance", "Requests decoding or promised there."),
     MetricRow("index_blocks", "gauge", "", "Blocks that the prefix index knows."),
     MetricRow("index_forgotten_total", "counter", "", "Blocks that were forgotten for others."),
+    MetricRow("store_connected", "gauge", "", "1: the store's events are followed."),
+    MetricRow("store_sequence", "gauge", "", "Last event of the store that was applied."),
+    MetricRow("store_events_total", "counter", "", "Events of the store that were applied."),
+    MetricRow("store_gaps_total", "counter", "", "Times that events of the store were missed."),
+    MetricRow("store_snapshots_total", "counter", "", "Times that the store was listed anew."),
+    MetricRow("moves_total", "counter", "outcome", "Replicas that the store was told to make."),
+    MetricRow("moved_bytes_total", "counter", "", "Of the replicas that were made."),
+    MetricRow("moves_waiting", "gauge", "", "Replicas still to be made."),
+    MetricRow("pinned_blocks", "gauge", "", "Blocks pinned for requests under way."),
 )  # fmt: skip
 """Everything that a conductor counts; docs/metrics.md is made from it."""
 

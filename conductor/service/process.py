@@ -16,6 +16,9 @@ from typing import Any
 
 from mooncake_store.conductor.service.config import ConductorConfig
 from mooncake_store.conductor.service.core import ConductorCore
+from mooncake_store.conductor.service.store_follower import StoreFollower
+from mooncake_store.conductor.service.store_link import OpenStore
+from mooncake_store.conductor.service.store_worker import StoreWorker
 from mooncake_store.logs import configure, log_event
 from mooncake_store.runtime import is_loopback
 from mooncake_store.serving import ports
@@ -29,6 +32,7 @@ logger = logging.getLogger("mooncake_store.conductor")
 _SWEEP_S = 0.2
 _LIVE_S = 5.0
 _CONNECTIONS_MAX = 4096
+_LOOP_S = 10.0  # what a thread waits for the loop, or the loop for a thread, at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,14 @@ class ConductorProcess:
 
     Args:
         config: Its settings; `check` has passed.
+        open_store: Opens links to the store that `config.master` names.
     """
 
-    def __init__(self, config: ConductorConfig) -> None:
+    def __init__(self, config: ConductorConfig, open_store: OpenStore | None = None) -> None:
         self._config = config
+        self._open_store = open_store
+        self._follower: StoreFollower | None = None
+        self._worker: StoreWorker | None = None
         self.core = ConductorCore(config)
         self._held: dict[str, socket.socket] = {}
         self._http: HttpServer | None = None
@@ -89,6 +97,8 @@ class ConductorProcess:
         self._http = HttpServer(app, self._held["HTTP"], connections_max=_CONNECTIONS_MAX)
         self._http.start()
         self._sweeper = asyncio.create_task(self._sweep())
+        if config.master and self._open_store is not None:
+            self._begin_store(config, self._open_store)
         # What exists now stays: the collector need not walk over it, decision after decision.
         gc.collect()
         gc.freeze()
@@ -105,6 +115,42 @@ class ConductorProcess:
             address=config.address,
             http_port=self._port_of("HTTP") or 0,
         )
+
+    def _begin_store(self, config: ConductorConfig, open_store: OpenStore) -> None:
+        """Follow the store, and let decisions act on it."""
+        loop, core = asyncio.get_running_loop(), self.core
+
+        def on_loop(call: Callable[[], object]) -> object:
+            async def run_it() -> object:
+                return call()
+
+            return asyncio.run_coroutine_threadsafe(run_it(), loop).result(_LOOP_S)
+
+        follower = StoreFollower(open_store, config.master, core.scheduler, core.names, on_loop)
+        worker = StoreWorker(
+            open_store,
+            config.master,
+            core.names,
+            lambda name: follower.numbers.get(name),
+            bytes_per_s=config.copy_bandwidth_bytes_per_s,
+            pins=config.pin,
+            pin_timeout_s=config.request_s_max,
+        )
+        self._follower, self._worker = follower, worker
+        core.effects = worker
+        worker.start()
+        follower.start()
+
+    def _replicate(self, worker: StoreWorker) -> None:
+        """Let hot blocks have the replicas that they want, on servers beside instances."""
+        scheduler = self.core.scheduler
+        near = scheduler.holders.near
+        for block in scheduler.hot.take(self.core.now_s(), len(near)):
+            holding = set(scheduler.index.holders(block.key))
+            lacking = [name for name, slot in near if slot not in holding]
+            has = len(near) - len(lacking)
+            for name in lacking[: max(block.wanted - max(has, 1), 0)]:
+                worker.replicate(block.digest, name)
 
     def _routes(self) -> list[Any]:
         from mooncake_store.conductor.service.http_api import routes
@@ -124,6 +170,8 @@ class ConductorProcess:
             self._swept_s = time.monotonic()
             try:
                 silent, gone = self.core.sweep()
+                if self._worker is not None:
+                    self._replicate(self._worker)
             except Exception as error:  # a fault of ours must not end the scheduling
                 log_event(logger, logging.ERROR, "sweep_failed", reason=error)
                 logger.debug("traceback", exc_info=True)
@@ -161,12 +209,21 @@ class ConductorProcess:
                 True,
                 f"{'some' if has_prefill else 'none'} of {total} instances take prompts",
             ),
+            *self._store_checks(),
             Check(
                 "decode",
                 True,
                 f"{'some' if has_decode else 'none'} of {total} instances take answers",
             ),
         ]
+
+    def _store_checks(self) -> list[Check]:
+        follower = self._follower
+        if follower is None:
+            return []
+        is_there = follower.is_connected
+        reason = f"{'followed' if is_there else 'not followed'} at {self._config.master}"
+        return [Check("store", True, reason)]  # without it prompts are computed, and answered
 
     def _about(self) -> dict[str, Any]:
         return {"policy": self._config.policy, "admission": self._config.admission}
@@ -177,7 +234,20 @@ class ConductorProcess:
         return exposition(self.core, self._counted)
 
     def _counted(self) -> dict[str, float]:
-        return {}
+        follower, worker = self._follower, self._worker
+        if follower is None or worker is None:
+            return {}
+        return {
+            "store_connected": float(follower.is_connected),
+            "store_sequence": follower.feed.sequence,
+            "store_events_total": follower.events_applied,
+            "store_gaps_total": follower.feed.gaps,
+            "store_snapshots_total": follower.snapshots,
+            **{f"moves_total{{{name}}}": count for name, count in tuple(worker.moves.items())},
+            "moved_bytes_total": worker.moved_bytes,
+            "moves_waiting": worker.waiting,
+            "pinned_blocks": worker.pinned_blocks,
+        }
 
     # ---- stop ------------------------------------------------------------------------------------
 
@@ -189,6 +259,10 @@ class ConductorProcess:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+        if self._follower is not None:
+            await asyncio.to_thread(self._follower.stop, _LOOP_S)
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.stop, _LOOP_S)
         if self._http is not None:
             await self._http.stop(self._config.stop_timeout_s)
         for held in self._held.values():
@@ -201,6 +275,7 @@ def run_conductor(
     *,
     ready_file: Path | None = None,
     on_ready: Callable[[Endpoints], None] | None = None,
+    open_store: OpenStore | None = None,
 ) -> None:
     """Run a conductor until SIGTERM or SIGINT.
 
@@ -208,6 +283,7 @@ def run_conductor(
         config: Its settings.
         ready_file: Written, with its `Endpoints` as JSON, once it serves; removed at the end.
         on_ready: Called at the same moment.
+        open_store: Opens links to the store that the settings name.
 
     Raises:
         StoreError: It cannot start.
@@ -221,7 +297,7 @@ def run_conductor(
         )  # fmt: skip
 
     async def serve() -> None:
-        process = ConductorProcess(config)
+        process = ConductorProcess(config, open_store)
         await run(process, ready_file=ready_file, on_ready=on_ready, describe=asdict)
 
     asyncio.run(serve())

@@ -175,6 +175,8 @@ uint64_t md_session_pinned_bytes(const md_core *core, uint64_t session);
 void md_exists(md_core *core, md_now now, const ms_hash *hashes, size_t count, uint8_t *there);
 /* Writes a list of ms_location.  A look-up counts as a use. */
 ms_status md_lookup(md_core *core, md_now now, const ms_hash *hashes, size_t count, ms_writer *out);
+/* The same, but no use of any of them: for whoever looks at all that there is. */
+ms_status md_peek(md_core *core, md_now now, const ms_hash *hashes, size_t count, ms_writer *out);
 /* Longest prefix; pinned for the session when pin is set. */
 ms_status md_match_prefix(md_core *core, md_now now, uint64_t session, const ms_match *match,
                           const ms_hash *hashes, ms_writer *out);

@@ -43,8 +43,9 @@ void ma_call_lookup(ma_call *call) {
     const ms_hash *hashes = read_hashes(call, &count);
     if (hashes == NULL)
         return;
-    ms_status status =
-        md_lookup(call->master->core, call->master->now, hashes, count, &call->master->answer);
+    bool is_peek = (call->request->header->flags & MS_FLAG_PEEK) != 0;
+    ms_status status = (is_peek ? md_peek : md_lookup)(call->master->core, call->master->now,
+                                                       hashes, count, &call->master->answer);
     if (status != MS_OK)
         ma_fail(call, status, "the look-up of %u keys failed: %s", (unsigned)count,
                 ms_status_name(status));

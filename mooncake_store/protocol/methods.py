@@ -103,6 +103,7 @@ class FrameFlag(IntFlag):
     RELAY = 1 << 1
     FORCE = 1 << 2
     REGEX = 1 << 3
+    PEEK = 1 << 4
 
 
 class Role(IntEnum):

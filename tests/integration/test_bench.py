@@ -68,8 +68,27 @@ def bench(*arguments: str) -> dict:
         ),
         (["soak"], ["calls that raised", "server 1: memory grows by", "client: threads grow by"]),
         (["trace"], ["block hits, same host", "store a request, p99, TCP"]),
+        (
+            ["conductor"],
+            [
+                "decisions at 64 instances, earliest",
+                "replay: requests that failed, one of four servers killed",
+                "replay: predicted transfer time over measured, median",
+            ],
+        ),
     ],
-    ids=["raw", "transfer", "store", "meta", "restart", "checksums", "failover", "soak", "trace"],
+    ids=[
+        "raw",
+        "transfer",
+        "store",
+        "meta",
+        "restart",
+        "checksums",
+        "failover",
+        "soak",
+        "trace",
+        "conductor",
+    ],
 )
 def test_command_measures_its_rows_on_this_machine(arguments, rows):
     said = bench(*arguments, *QUICK)

@@ -63,7 +63,8 @@ ms_status md_events(md_core *core, md_now now, const ms_events *asked, ms_writer
     md_set_now(core, now);
     md_events_ring *ring = &core->events;
     uint64_t sequence = asked->sequence != 0 ? asked->sequence : ring->next;
-    if (asked->epoch != core->config.epoch || sequence < ring->first || sequence > ring->next)
+    bool is_known = asked->sequence == 0 || asked->epoch == core->config.epoch;
+    if (!is_known || sequence < ring->first || sequence > ring->next)
         return MS_GONE;
     uint64_t left = ring->next - sequence;
     ms_events_answer answer = {.epoch = core->config.epoch,

@@ -68,8 +68,8 @@ static void use_all(md_core *core, const ms_hash *hashes, size_t count) {
     }
 }
 
-ms_status md_lookup(md_core *core, md_now now, const ms_hash *hashes, size_t count,
-                    ms_writer *out) {
+static ms_status look_up(md_core *core, md_now now, const ms_hash *hashes, size_t count,
+                         bool is_use, ms_writer *out) {
     md_set_now(core, now);
     uint32_t records[MD_GROUP];
     uint64_t hits = 0;
@@ -87,14 +87,25 @@ ms_status md_lookup(md_core *core, md_now now, const ms_hash *hashes, size_t cou
                               core->config.location_lifetime_ms, false, out);
             hits++;
         }
-        if (count <= MD_GROUP)
+        if (is_use && count <= MD_GROUP)
             use_group(core, hashes, size, records);
     }
+    if (!is_use)
+        return out->status;
     if (count > MD_GROUP)
         use_all(core, hashes, count);
     MD_COUNT(core, lookup_keys) += count;
     MD_COUNT(core, lookup_hits) += hits;
     return out->status;
+}
+
+ms_status md_lookup(md_core *core, md_now now, const ms_hash *hashes, size_t count,
+                    ms_writer *out) {
+    return look_up(core, now, hashes, count, true, out);
+}
+
+ms_status md_peek(md_core *core, md_now now, const ms_hash *hashes, size_t count, ms_writer *out) {
+    return look_up(core, now, hashes, count, false, out);
 }
 
 ms_status md_match_prefix(md_core *core, md_now now, uint64_t session, const ms_match *match,

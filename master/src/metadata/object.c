@@ -142,8 +142,17 @@ void md_object_appear(md_core *core, uint32_t shard_number, uint32_t record) {
     md_evict_list_add(core, shard_number, record);
     MD_COUNT(core, objects)++;
     MD_COUNT(core, object_bytes) += at->size;
-    md_event(core, MS_EVENT_STORED, at->version, at->size, 0, md_record_key(shard, at),
-             at->key_length);
+    /* The event names the first holder; each other one has an event of its own. */
+    enum ms_event_kind kind = MS_EVENT_STORED;
+    for (uint32_t i = 0; i < set.count; i++) {
+        if (set.replicas[i].state != MD_REPLICA_THERE)
+            continue;
+        md_event(core, kind, at->version, at->size, set.replicas[i].server + 1u,
+                 md_record_key(shard, at), at->key_length);
+        kind = MS_EVENT_REPLICA_ADDED;
+    }
+    if (kind == MS_EVENT_STORED)
+        md_event(core, kind, at->version, at->size, 0, md_record_key(shard, at), at->key_length);
 }
 
 /* The extents of the replicas of `set` in `mask` go the way of a leave.  An object's extents at a lost server are
@@ -256,8 +265,12 @@ void md_object_keep_replicas(md_core *core, uint32_t shard_number, uint32_t reco
     free_replicas(core, leave, &set, ~keep, at->version, 0, kind == MD_PAGES_WRITING);
     uint32_t count = 0;
     for (uint32_t i = 0; i < set.count; i++) {
-        if (!(keep >> i & 1) || set.replicas[i].state != MD_REPLICA_THERE)
+        if (!(keep >> i & 1) || set.replicas[i].state != MD_REPLICA_THERE) {
+            if (kind == MD_PAGES_COMPLETE && set.replicas[i].state == MD_REPLICA_THERE)
+                md_event(core, MS_EVENT_REPLICA_LOST, at->version, at->size,
+                         set.replicas[i].server + 1u, md_record_key(shard, at), at->key_length);
             continue;
+        }
         set.replicas[count] = set.replicas[i];
         set.extents[count++] = set.extents[i];
     }

@@ -358,6 +358,24 @@ ms_status md_write_copy(md_core *core, uint64_t task, ms_writer *out) {
     return out->status;
 }
 
+static bool has_server(const md_replica_set *set, uint32_t server) {
+    for (uint32_t i = 0; i < set->count; i++)
+        if (set->replicas[i].server == server && set->replicas[i].state == MD_REPLICA_THERE)
+            return true;
+    return false;
+}
+
+/* An event for each server that is in one set and not in the other. */
+static void tell_difference(md_core *core, const md_record *record, const md_replica_set *set,
+                            const md_replica_set *other, enum ms_event_kind kind) {
+    md_shard *shard = &core->shards[md_shard_of(record->hash)];
+    for (uint32_t i = 0; i < set->count; i++)
+        if (set->replicas[i].state == MD_REPLICA_THERE &&
+            !has_server(other, set->replicas[i].server))
+            md_event(core, kind, record->version, record->size, set->replicas[i].server + 1u,
+                     md_record_key(shard, record), record->key_length);
+}
+
 /* All copies are sealed: the entry switches, the old extents leave. */
 static void finish(md_core *core, uint32_t number) {
     md_change *change = change_at(core, number);
@@ -390,9 +408,8 @@ static void finish(md_core *core, uint32_t number) {
     md_pages_count(core, &new, MD_PAGES_COMPLETE, 1);
     md_object_count(core, shard, record, 1);
     md_leave_opened(core, leave);
-    for (uint32_t i = 0; i < change->first_count; i++)
-        md_event(core, MS_EVENT_REPLICA_ADDED, record->version, record->size,
-                 change->targets[i].server + 1u, md_record_key(shard, record), record->key_length);
+    tell_difference(core, record, &old, &new, MS_EVENT_REPLICA_LOST);
+    tell_difference(core, record, &new, &old, MS_EVENT_REPLICA_ADDED);
     MD_COUNT(core, replicas_added) += change->first_count;
     MD_COUNT(core, changes_done)++;
     end(core, change, MS_OK, change->version);

@@ -368,9 +368,6 @@ void md_lost_sweep(md_core *core, uint32_t records) {
             continue;
         md_object_keep_replicas(core, core->sweep_shard, number, left);
         MD_COUNT(core, replicas_lost)++;
-        record = md_record_at(shard, number);
-        md_event(core, MS_EVENT_REPLICA_LOST, record->version, record->size, 0,
-                 md_record_key(shard, record), record->key_length);
     }
     if (core->sweep_left == 0)
         core->lost_count = 0;

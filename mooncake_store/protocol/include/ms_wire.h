@@ -135,6 +135,7 @@ enum ms_flag {
     MS_FLAG_RELAY = 1u << 1, /* WRITE, SEAL: relay put_end after the last; OK: no answer */
     MS_FLAG_FORCE = 1u << 2, /* remove: hard-pinned objects too */
     MS_FLAG_REGEX = 1u << 3, /* list, remove matching: POSIX extended regular expression */
+    MS_FLAG_PEEK = 1u << 4,  /* lookup: no use of the objects */
 };
 
 /* 48 bytes before every frame.  On the wire: header, body, payload, trailer. */

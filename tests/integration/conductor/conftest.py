@@ -61,7 +61,20 @@ def start() -> Iterator[Start]:
     children = []
 
     def begin(*flags: str) -> Conductor:
-        child = Child(["conductor", "--http-port", "0", "--log-level", "error", *flags])
+        child = Child(
+            [
+                "conductor",
+                "--http-port",
+                "0",
+                "--log-level",
+                "error",
+                "--heartbeat-timeout",
+                "100s",
+                "--forget-after",
+                "100s",
+                *flags,
+            ]
+        )
         children.append(child)
         ready = child.wait_ready(READY_TIMEOUT_S)
         return Conductor(child, {"http": ready["http_port"]})

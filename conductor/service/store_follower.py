@@ -1,0 +1,259 @@
+"""Following the store's events, so that the index knows what each store server holds.
+
+A thread asks the store and hands over to the loop, which owns the index: nothing else touches it.
+First a position, then a snapshot, then everything since the position: what changed while the
+snapshot was read is applied again, in order, and so the end is right whatever the snapshot saw.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from mooncake_store.conductor.feed import Feed, FeedResult
+from mooncake_store.conductor.service.block_names import BlockNames
+from mooncake_store.conductor.service.scheduler import Scheduler
+from mooncake_store.conductor.service.store_link import (
+    OpenStore,
+    Placed,
+    StoreChange,
+    StoreLink,
+    StoreMember,
+)
+from mooncake_store.errors import StoreError
+from mooncake_store.logs import log_event
+from mooncake_store.protocol.methods import EventKind
+
+__all__ = ["StoreFollower"]
+
+logger = logging.getLogger("mooncake_store.conductor")
+
+_PAGE = 1000
+_POLL_S = 0.02
+_MEMBERS_S = 1.0
+_PAUSE_S = 0.5  # after a failure
+_GONE = frozenset(
+    {EventKind.REMOVED, EventKind.EVICTED, EventKind.EXPIRED, EventKind.LOST}
+)  # no server has it any more
+
+OnLoop = Callable[[Callable[[], object]], object]
+
+
+class StoreFollower:
+    """Keeps the index as the store is.
+
+    Args:
+        open_store: Opens links.
+        address: Of the store's master.
+        scheduler: Whose index it is.
+        names: Which of the store's keys are blocks.
+        on_loop: Runs a function on the loop and returns what it returns; raises RuntimeError when
+            the loop has ended.
+
+    Attributes:
+        is_connected: The index is as the store was a moment ago.
+        warm_s: What the last snapshot took, with the tail behind it; None: none yet.
+    """
+
+    def __init__(
+        self,
+        open_store: OpenStore,
+        address: str,
+        scheduler: Scheduler,
+        names: BlockNames,
+        on_loop: OnLoop,
+    ) -> None:
+        self._open_store = open_store
+        self._address = address
+        self._scheduler = scheduler
+        self._names = names
+        self._on_loop = on_loop
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="store-follower", daemon=True)
+        self.feed = Feed("store")
+        self.is_connected = False
+        self.warm_s: float | None = None
+        self.events_applied = self.snapshots = 0
+        self.numbers: dict[str, int] = {}  # of store servers, by name
+        self._server_names: dict[int, str] = {}
+        self._members_s = 0.0
+
+    def start(self) -> None:
+        """Begin, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End; a call under way has so long."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        is_told = False
+        while not self._stop.is_set():
+            try:
+                link = self._open_store(self._address)
+            except StoreError as error:
+                if not is_told:
+                    log_event(logger, logging.WARNING, "store_unreachable", reason=error)
+                    is_told = True
+                self._stop.wait(_PAUSE_S)
+                continue
+            is_told = False
+            try:
+                self._follow(link)
+            except StoreError as error:
+                log_event(logger, logging.WARNING, "store_lost", reason=error)
+            except Exception as error:  # a fault of ours, or a loop that ends: begin anew
+                if self._stop.is_set():
+                    return
+                self.feed.needs_snapshot = True
+                log_event(logger, logging.ERROR, "store_follower_failed", reason=repr(error))
+            finally:
+                self.is_connected = False
+                link.close()
+            self._stop.wait(_PAUSE_S)
+
+    def _follow(self, link: StoreLink) -> None:
+        began_s = time.monotonic()
+        self._members(link)
+        epoch, sequence = link.position()
+        if self.feed.needs_snapshot or self.feed.epoch != epoch:
+            sequence = self._snapshot(link, epoch, sequence)
+        else:
+            sequence = self.feed.sequence + 1
+        while not self._stop.is_set():
+            if time.monotonic() - self._members_s > _MEMBERS_S:
+                self._members(link)
+            page = link.events(epoch, sequence, _PAGE)
+            if page is None:
+                self._on_loop(self._lose)
+                return  # begin anew, with a snapshot
+            if not page.changes:
+                if not self.is_connected:
+                    self.is_connected = True
+                    self.warm_s = time.monotonic() - began_s
+                    log_event(
+                        logger, logging.INFO, "store_followed", epoch=epoch, sequence=sequence,
+                        seconds=round(self.warm_s, 3),
+                    )  # fmt: skip
+                self._stop.wait(_POLL_S)
+                continue
+            named = {change.server for change in page.changes if change.server is not None}
+            if not named <= set(self._server_names):
+                self._members(link)
+            apply = partial(self._apply, page.epoch, page.first, page.changes)
+            result = self._on_loop(apply)
+            if result is not FeedResult.APPLIED and result is not FeedResult.DUPLICATE:
+                return
+            sequence = page.first + len(page.changes)
+
+    def _lose(self) -> None:
+        self.feed.needs_snapshot = True
+        self.feed.gaps += 1
+
+    # ---- on the loop -----------------------------------------------------------------------------
+
+    def _apply(self, epoch: int, first: int, changes: Sequence[StoreChange]) -> FeedResult:
+        def apply(skip: int) -> None:
+            self._change(changes[skip:])
+            self.events_applied += len(changes) - skip
+
+        return self.feed.offer(epoch, first, len(changes), apply)
+
+    def _change(self, changes: Sequence[StoreChange]) -> None:
+        """Apply events in order; runs of the same kind at the same server together."""
+        holders, names = self._scheduler.holders, self._names
+        run: list[bytes] = []
+        kind, server = 0, None
+
+        def flush() -> None:
+            if not run:
+                return
+            keys = b"".join(run)
+            run.clear()
+            name = None if server is None else self._server_names.get(server)
+            if kind in _GONE:
+                holders.removed_everywhere(keys)
+            elif name is None:
+                return
+            elif kind in (EventKind.STORED, EventKind.REPLICA_ADDED):
+                holders.stored(name, keys)
+            elif kind == EventKind.REPLICA_LOST:
+                holders.removed(name, keys)
+
+        for change in changes:
+            if (change.kind, change.server) != (kind, server):
+                flush()
+                kind, server = change.kind, change.server
+            if change.kind == EventKind.SERVER_LOST:
+                name = None if server is None else self._server_names.get(server)
+                slot = None if name is None else holders.slot_of(name)
+                if name is not None and slot is not None:
+                    holders.clear_server(name, slot)
+                continue
+            key = names.index_key(change.key)
+            if key is not None:
+                run.append(key)
+        flush()
+
+    def _snapshot(self, link: StoreLink, epoch: int, sequence: int) -> int:
+        """Read what there is; return the number of the event to go on with."""
+        found: list[list[Placed]] = []
+        cursor = 0
+        while not self._stop.is_set():
+            cursor, objects = link.placed(self._names.prefixes[0], cursor, _PAGE)
+            found.append(objects)
+            if cursor == 0:
+                break
+        holders = self._scheduler.holders
+
+        def clear() -> None:
+            for name in holders.servers:
+                slot = holders.slot_of(name)
+                if slot is not None:
+                    holders.clear_server(name, slot)
+
+        def store(objects: list[Placed]) -> None:
+            by_server: dict[int, list[bytes]] = {}
+            for one in objects:
+                key = self._names.index_key(one.key.encode())
+                if key is not None:
+                    for server in one.servers:
+                        by_server.setdefault(server, []).append(key)
+            for server, keys in by_server.items():
+                name = self._server_names.get(server)
+                if name is not None:
+                    holders.stored(name, b"".join(keys))
+
+        def load() -> FeedResult:
+            parts = [partial(store, objects) for objects in found]
+            return self.feed.load_snapshot(epoch, sequence - 1, clear, parts)
+
+        if self.feed.epoch < epoch:
+            self.feed.epoch = epoch
+        self._on_loop(load)
+        self.snapshots += 1
+        return sequence
+
+    def _members(self, link: StoreLink) -> None:
+        members = link.members()
+        self._members_s = time.monotonic()
+        self._on_loop(lambda: self._show_members(members))
+
+    def _show_members(self, members: list[StoreMember]) -> None:
+        holders = self._scheduler.holders
+        self._server_names = {one.server: one.name for one in members}
+        self.numbers = {one.name: one.server for one in members if one.is_there}
+        changed = False
+        for one in members:
+            if one.is_there and holders.slot_of(one.name) is None:
+                holders.add_server(one.name)
+                changed = True
+        for name in set(holders.servers) - {one.name for one in members}:
+            holders.remove_server(name)
+            changed = True
+        if changed:
+            self._scheduler.names_changed()
