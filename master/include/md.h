@@ -187,6 +187,9 @@ void md_touch(md_core *core, md_now now, const ms_hash *hashes, size_t count);
 void md_prefetch(const md_core *core, ms_hash hash);
 /* The same for a put of a key that is not there yet: where its record and its key will go, too. */
 void md_prefetch_put(const md_core *core, ms_hash hash);
+/* And for up to MD_GROUP objects that are there: slots, then records, then keys. */
+#define MD_GROUP 32u
+void md_prefetch_objects(const md_core *core, const ms_hash *hashes, uint32_t count);
 
 /* OK: the grant is written to out as one ms_location.  PENDING: room is being made; the ANSWER's version is
  * that of the grant.  EXISTS, BUSY, NO_SPACE (md_space_report tells how much of what), TOO_LARGE, BAD_KEY. */

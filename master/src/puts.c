@@ -130,19 +130,24 @@ void ma_call_put_end(ma_call *call) {
     ma_batch *batch = begin(call, MA_FORM_STATUSES, &reader);
     if (batch == NULL)
         return;
-    ms_reader ahead = reader;
-    for (uint32_t i = 0; i < batch->count; i++) {
-        ms_end_item item = {0};
-        MS_READER_STRUCT(&ahead, &item);
-        md_prefetch(master->core, item.hash);
-    }
-    for (uint32_t i = 0; i < batch->count; i++) {
-        ms_end_item item = {0};
-        MS_READER_STRUCT(&reader, &item);
-        batch->items[i] = (ma_item){.hash = item.hash, .version = item.version};
-        ma_batch_set(batch, i,
-                     md_put_end(master->core, master->now, call->session->id, &item,
-                                ma_batch_waiter(batch, i)));
+    for (uint32_t first = 0, next; first < batch->count; first = next) {
+        ms_hash hashes[MD_GROUP];
+        next = batch->count - first < MD_GROUP ? batch->count : first + MD_GROUP;
+        ms_reader ahead = reader;
+        for (uint32_t i = first; i < next; i++) {
+            ms_end_item item = {0};
+            MS_READER_STRUCT(&ahead, &item);
+            hashes[i - first] = item.hash;
+        }
+        md_prefetch_objects(master->core, hashes, next - first);
+        for (uint32_t i = first; i < next; i++) {
+            ms_end_item item = {0};
+            MS_READER_STRUCT(&reader, &item);
+            batch->items[i] = (ma_item){.hash = item.hash, .version = item.version};
+            ma_batch_set(batch, i,
+                         md_put_end(master->core, master->now, call->session->id, &item,
+                                    ma_batch_waiter(batch, i)));
+        }
     }
     ma_batch_settle(call, batch);
 }

@@ -113,6 +113,9 @@ static void list_add(md_core *core, uint32_t shard_number, uint32_t record, bool
             newer = md_record_at(shard, newer)->newer;
         }
     }
+    /* Who leaves first stays the same behind others of its class, unless the hand moves. */
+    uint32_t hand = shard->hand;
+    bool is_first = older == 0;
     link_after(shard, queue, older, record);
     if (!core->policy->moves_on_use && at->list_class != MD_CLASS_SOFT)
         place_hand(core, shard, record);
@@ -120,7 +123,8 @@ static void list_add(md_core *core, uint32_t shard_number, uint32_t record, bool
     shard->classes |= 1ull << at->list_class;
     core->listed_count++;
     core->soft_count += at->list_class == MD_CLASS_SOFT;
-    md_evict_rank(core, shard_number);
+    if (is_first || shard->hand != hand)
+        md_evict_rank(core, shard_number);
 }
 
 void md_evict_list_add(md_core *core, uint32_t shard_number, uint32_t record) {

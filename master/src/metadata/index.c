@@ -81,6 +81,36 @@ void md_prefetch(const md_core *core, ms_hash hash) {
         __builtin_prefetch(&shard->slots[md_index_tag(hash) & (shard->slot_count - 1)]);
 }
 
+void md_prefetch_objects(const md_core *core, const ms_hash *hashes, uint32_t count) {
+    const md_record *records[MD_GROUP];
+    assert(count <= MD_GROUP);
+    for (uint32_t i = 0; i < count; i++)
+        md_prefetch(core, hashes[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        const md_shard *shard = &core->shards[md_shard_of(hashes[i])];
+        records[i] = NULL;
+        if (shard->record_count == 0)
+            continue;
+        uint32_t tag = md_index_tag(hashes[i]), mask = shard->slot_count - 1;
+        for (uint32_t at = tag & mask; shard->slots[at].record != 0; at = (at + 1) & mask)
+            if (shard->slots[at].tag == tag) {
+                records[i] = &shard->records[shard->slots[at].record - 1];
+                const char *record = (const char *)records[i];
+                __builtin_prefetch(record, 1);
+                __builtin_prefetch(record + sizeof(md_record) - 1,
+                                   1); /* it may straddle two lines */
+                break;
+            }
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (records[i] != NULL) {
+            const char *key =
+                (const char *)core->shards[md_shard_of(hashes[i])].arena + records[i]->key;
+            __builtin_prefetch(key);
+            __builtin_prefetch(key + 64);
+        }
+}
+
 void md_prefetch_put(const md_core *core, ms_hash hash) {
     const md_shard *shard = &core->shards[md_shard_of(hash)];
     md_prefetch(core, hash);

@@ -618,7 +618,6 @@ static inline uint32_t md_index_tag(ms_hash hash) {
     return (uint32_t)(hash.low >> 8) ^ (uint32_t)hash.high;
 }
 /* Complete records of up to 32 hashes at once (0: none): memory is asked for before it is needed. */
-#define MD_GROUP 32u
 void md_index_find_group(md_core *core, const ms_hash *hashes, uint32_t count, uint32_t *records);
 
 /* ---- object.c: what happens to objects ---- */

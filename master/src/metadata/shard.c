@@ -19,6 +19,10 @@
 /* What a shard keeps when it is empty: a store of a few hundred objects has none or one in most of its shards,
  * and would ask the kernel for four arrays with each put. */
 #define EMPTY_BYTES_MAX 8192u
+/* Of address space, of each array from its start: what was never touched costs nothing, and a shard of some 3,000
+ * objects never asks the kernel to move an array that grew, with all its mappings.  That was a seventh of a put's
+ * time in a store that fills. */
+#define ARRAY_BYTES_MIN (256u << 10)
 
 void md_shard_close(md_shard *shard) {
     md_memory_unmap(shard->slots, shard->slot_count * sizeof(md_slot));
@@ -30,9 +34,9 @@ void md_shard_close(md_shard *shard) {
 
 static void empty(md_shard *shard) {
     if (shard->slot_count * sizeof(md_slot) > EMPTY_BYTES_MAX ||
-        shard->record_capacity * sizeof(md_record) > EMPTY_BYTES_MAX ||
-        shard->extra_capacity * sizeof(md_extra) > EMPTY_BYTES_MAX ||
-        shard->arena_capacity > EMPTY_BYTES_MAX) {
+        shard->record_fresh * sizeof(md_record) > EMPTY_BYTES_MAX ||
+        shard->extra_fresh * sizeof(md_extra) > EMPTY_BYTES_MAX ||
+        shard->arena_used > EMPTY_BYTES_MAX) {
         md_shard_close(shard);
         return;
     }
@@ -48,26 +52,34 @@ static void empty(md_shard *shard) {
                         .generation = shard->generation + 1};
 }
 
+static uint32_t items_min(size_t item_bytes) { return (uint32_t)(ARRAY_BYTES_MIN / item_bytes); }
+
+static void *reserve(void *items, uint32_t *capacity, size_t item_bytes, uint32_t wanted) {
+    uint32_t least = items_min(item_bytes);
+    return md_array_reserve(items, capacity, item_bytes,
+                            *capacity < wanted && wanted < least ? least : wanted);
+}
+
 static size_t aligned(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
 bool md_shard_reserve(md_shard *shard, size_t key_length, size_t block_bytes) {
     size_t wanted = (size_t)shard->arena_used + aligned(key_length) + 2 * aligned(block_bytes) + 8;
     if (wanted > UINT32_MAX)
         return false;
-    uint8_t *arena = md_array_reserve(shard->arena, &shard->arena_capacity, 1, (uint32_t)wanted);
+    uint8_t *arena = reserve(shard->arena, &shard->arena_capacity, 1, (uint32_t)wanted);
     if (arena == NULL)
         return false;
     shard->arena = arena;
     if (shard->record_free == 0) {
-        md_record *records = md_array_reserve(shard->records, &shard->record_capacity,
-                                              sizeof(md_record), shard->record_fresh + 1);
+        md_record *records = reserve(shard->records, &shard->record_capacity, sizeof(md_record),
+                                     shard->record_fresh + 1);
         if (records == NULL)
             return false;
         shard->records = records;
     }
     if (shard->extra_free == 0) {
-        md_extra *extras = md_array_reserve(shard->extras, &shard->extra_capacity, sizeof(md_extra),
-                                            shard->extra_fresh + 1);
+        md_extra *extras = reserve(shard->extras, &shard->extra_capacity, sizeof(md_extra),
+                                   shard->extra_fresh + 1);
         if (extras == NULL)
             return false;
         shard->extras = extras;
@@ -189,7 +201,10 @@ static bool should_rebuild(const md_shard *shard) {
 }
 
 /* Room for an eighth more, so that the next insertion does not at once ask for twice as much. */
-static uint32_t with_slack(uint32_t count) { return count + count / 8 + 16; }
+static uint32_t with_slack(uint32_t count, size_t item_bytes) {
+    uint32_t least = items_min(item_bytes), wanted = count + count / 8 + 16;
+    return wanted < least ? least : wanted;
+}
 
 /* Appends a record's key and replica block to another arena, and has it point there. */
 static void move_bytes(md_record *record, const uint8_t *from, uint8_t *to, uint32_t *used,
@@ -210,11 +225,13 @@ static void move_bytes(md_record *record, const uint8_t *from, uint8_t *to, uint
 /* The same records in the same order, numbered without gaps.  Without memory all stays as it is. */
 static void rebuild(md_shard *shard) {
     md_shard fresh = *shard;
-    fresh.record_capacity = with_slack(shard->record_count);
-    fresh.extra_capacity = with_slack(shard->extra_count);
+    fresh.record_capacity = with_slack(shard->record_count, sizeof(md_record));
+    fresh.extra_capacity = with_slack(shard->extra_count, sizeof(md_extra));
     uint32_t arena_live = shard->arena_used - shard->arena_waste;
     uint64_t arena = (uint64_t)arena_live + arena_live / 8 + 8ull * shard->record_count + 64;
-    fresh.arena_capacity = arena > UINT32_MAX ? UINT32_MAX : (uint32_t)arena;
+    fresh.arena_capacity = arena > UINT32_MAX        ? UINT32_MAX
+                           : arena < ARRAY_BYTES_MIN ? ARRAY_BYTES_MIN
+                                                     : (uint32_t)arena;
     fresh.records = md_memory_map(fresh.record_capacity * sizeof(md_record));
     fresh.extras = md_memory_map(fresh.extra_capacity * sizeof(md_extra));
     fresh.arena = md_memory_map(fresh.arena_capacity);
