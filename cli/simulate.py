@@ -384,6 +384,66 @@ def size(
 
 @command.command()
 @output_options
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path),
+    default=Path("."),
+    metavar="FOLDER",
+    help="with conversation_trace.jsonl and synthetic_trace.jsonl, plain or .xz",
+)
+@click.option(
+    "--cluster",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="what the figures start from (TOML)",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="TABLE.NAME=VALUE",
+    help="a setting of the cluster file; repeatable",
+)
+def figures(
+    output: Output, names: tuple[str, ...], traces: Path, cluster: Path | None,
+    settings: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Repeat the papers' figures and tables, beside the published numbers.
+
+    Without names all of them: policies, cache, global, hot, bandwidth, split, overload, pipeline,
+    layers, ablation.
+
+    \b
+    mooncake-store sim figures --traces FAST25-release/traces
+    mooncake-store sim figures pipeline layers
+    """
+    from dataclasses import asdict
+
+    from mooncake_store.conductor.figures import FIGURES, Traces
+
+    for name in names:
+        if name not in FIGURES:
+            raise ConfigError(f"there is no figure {name!r}: {', '.join(FIGURES)} are known")
+    base = _config(cluster, settings)
+    wanted = names or tuple(FIGURES)
+    shown = _Shown(output)
+    loaded = Traces(traces)
+    documents: list[dict[str, Any]] = []
+    for number, name in enumerate(wanted):
+        done = number / len(wanted)
+        found = FIGURES[name](loaded, base, lambda step: shown(f"{name}: {step}", done))  # noqa: B023
+        shown.clear()
+        documents.append({"name": name, **asdict(found)})
+        if not output.is_json:
+            print("\n".join([printable(found.title), *aligned([found.header, *found.rows]), ""]))
+    if output.is_json:
+        output.document(documents)
+    return ExitCode.OK
+
+
+@command.command()
+@output_options
 def settings(output: Output) -> int:
     """Print a cluster file with every setting at its default and its reason.
 

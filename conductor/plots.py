@@ -122,5 +122,5 @@ def plot_comparison(reports: Mapping[tuple[str, float], Report], path: Path) -> 
     draw(good, lambda r: r.good / r.requests, "Within both SLOs", "share of requests")
     draw(hits, lambda r: r.hit_tokens, "Cache hits", "share of prompt tokens")
     good.set_ylim(0, 1.02)
-    mean.legend()
+    good.legend(loc="lower left")
     _save(pyplot, figure, path)

@@ -158,6 +158,10 @@ class SchedulerConfig:
     decode_time_initial_s: float = setting(
         10.0, "t_d before any request has finished; then the running mean", minimum=0
     )
+    decode_time: str = setting(
+        "mean", "predicted: t_d, the running mean of decode times; met: of those that a batch is "
+        "made of, in which each counts as long as it stays", choices=("mean", "met"),
+    )  # fmt: skip
     output_initial: int = setting(256, "expected answer before any has finished", minimum=1)
     decode_patience_s: float = setting(
         0.0, "how long a request that finds its decode node full waits for room before it is "

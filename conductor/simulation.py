@@ -211,6 +211,7 @@ def _native_config(config: SimConfig) -> Any:
     native.decode.capacity_tokens = cluster.decode_capacity_tokens
     native.decode.batch_max = cluster.decode_batch_max
     native.decode_s_initial = scheduler.decode_time_initial_s
+    native.weighs_decode_s = scheduler.decode_time == "met"
     native.output_initial = scheduler.output_initial
     patience_s = math.inf if scheduler.admission == "all" else scheduler.decode_patience_s
     native.decode_patience_s = patience_s

@@ -44,7 +44,9 @@ typedef struct cd_sim_config {
     double ttft_slo_s;
     cd_decode_limits decode;
     double decode_s_initial; /* t_d before anybody has finished */
-    double output_initial;   /* expected answer before anybody has finished */
+    bool
+        weighs_decode_s; /* t_d of requests as a batch meets them: each counts as long as it stays */
+    double output_initial; /* expected answer before anybody has finished */
     double
         decode_patience_s; /* how long a request waits for room at its decode node before it is rejected there */
 

@@ -68,7 +68,7 @@ static bool grow(block_cache *cache) {
     cache_entry *entries = realloc(cache->entries, more * sizeof *entries);
     if (entries != NULL)
         cache->entries = entries;
-    uint32_t *heap = realloc(cache->heap, more * sizeof *heap);
+    heap_node *heap = realloc(cache->heap, more * sizeof *heap);
     if (heap != NULL)
         cache->heap = heap;
     uint32_t *table = malloc((size_t)more * 2 * sizeof *table);
@@ -96,27 +96,28 @@ static bool grow(block_cache *cache) {
 
 /* ---- the heap of the evictable -------------------------------------------------------------------- */
 
-static bool goes_before(const block_cache *cache, uint32_t left, uint32_t right) {
-    const cache_entry *a = &cache->entries[left], *b = &cache->entries[right];
-    if (cache->policy != CD_LRU) {
-        if (a->uses != b->uses)
-            return a->uses < b->uses;
-        if (cache->policy == CD_LENGTH_AWARE_TAIL && a->position != b->position)
-            return a->position > b->position; /* the tail of a long request first */
-        if (cache->policy == CD_LENGTH_AWARE_HEAD && a->position != b->position)
-            return a->position < b->position;
-    }
-    return a->used < b->used;
+static heap_node node_of(const block_cache *cache, uint32_t entry) {
+    const cache_entry *one = &cache->entries[entry];
+    uint64_t rank = cache->policy == CD_LRU ? 0 : (uint64_t)one->uses << 32;
+    if (cache->policy == CD_LENGTH_AWARE_TAIL)
+        rank |= UINT32_MAX - one->position; /* the tail of a long request first */
+    if (cache->policy == CD_LENGTH_AWARE_HEAD)
+        rank |= one->position;
+    return (heap_node){.rank = rank, .used = one->used, .entry = entry};
 }
 
-static void place(block_cache *cache, uint32_t at, uint32_t entry) {
-    cache->heap[at] = entry;
-    cache->entries[entry].heap = at;
+static bool goes_before(const heap_node *a, const heap_node *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->used < b->used;
 }
 
-static void sift(block_cache *cache, uint32_t at, uint32_t entry) {
-    while (at > 0 && goes_before(cache, entry, cache->heap[(at - 1) / 2])) {
-        place(cache, at, cache->heap[(at - 1) / 2]);
+static void place(block_cache *cache, uint32_t at, const heap_node *node) {
+    cache->heap[at] = *node;
+    cache->entries[node->entry].heap = at;
+}
+
+static void sift(block_cache *cache, uint32_t at, heap_node node) {
+    while (at > 0 && goes_before(&node, &cache->heap[(at - 1) / 2])) {
+        place(cache, at, &cache->heap[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
     for (;;) {
@@ -124,21 +125,21 @@ static void sift(block_cache *cache, uint32_t at, uint32_t entry) {
         if (child >= cache->heap_count)
             break;
         if (child + 1 < cache->heap_count &&
-            goes_before(cache, cache->heap[child + 1], cache->heap[child]))
+            goes_before(&cache->heap[child + 1], &cache->heap[child]))
             child++;
-        if (!goes_before(cache, cache->heap[child], entry))
+        if (!goes_before(&cache->heap[child], &node))
             break;
-        place(cache, at, cache->heap[child]);
+        place(cache, at, &cache->heap[child]);
         at = child;
     }
-    place(cache, at, entry);
+    place(cache, at, &node);
 }
 
 static void heap_take(block_cache *cache, uint32_t entry) {
     uint32_t at = cache->entries[entry].heap;
-    uint32_t last = cache->heap[--cache->heap_count];
+    heap_node last = cache->heap[--cache->heap_count];
     cache->entries[entry].heap = NO_ENTRY;
-    if (last != entry)
+    if (last.entry != entry)
         sift(cache, at, last);
 }
 
@@ -149,7 +150,7 @@ uint32_t cache_insert(block_cache *cache, uint32_t block, uint32_t position, uin
     if (cache->capacity != 0 && cache->count >= cache->capacity) {
         if (cache->heap_count == 0)
             return NO_ENTRY;
-        uint32_t victim = cache->heap[0];
+        uint32_t victim = cache->heap[0].entry;
         heap_take(cache, victim);
         *evicted = cache->entries[victim].block;
         table_take(cache, *evicted);
@@ -175,7 +176,7 @@ void cache_pin(block_cache *cache, uint32_t entry) {
 
 void cache_unpin(block_cache *cache, uint32_t entry) {
     if (--cache->entries[entry].pins == 0)
-        sift(cache, cache->heap_count++, entry);
+        sift(cache, cache->heap_count++, node_of(cache, entry));
 }
 
 void cache_use(block_cache *cache, uint32_t entry, uint64_t used) {
@@ -183,5 +184,5 @@ void cache_use(block_cache *cache, uint32_t entry, uint64_t used) {
     if (used != 0)
         cache->entries[entry].uses++;
     if (cache->entries[entry].pins == 0)
-        sift(cache, cache->entries[entry].heap, entry);
+        sift(cache, cache->entries[entry].heap, node_of(cache, entry));
 }

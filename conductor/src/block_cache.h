@@ -17,12 +17,18 @@ typedef struct cache_entry {
     uint64_t used; /* when last: a count that grows */
 } cache_entry;
 
+/* An evictable entry with what decides its turn, so that a comparison looks at the heap alone. */
+typedef struct heap_node {
+    uint64_t rank, used;
+    uint32_t entry;
+} heap_node;
+
 typedef struct block_cache {
     uint64_t capacity; /* 0: none */
     uint32_t policy;
     uint32_t count, entries_max, free_entry;
     cache_entry *entries;
-    uint32_t *heap; /* evictable entries, who goes first on top */
+    heap_node *heap; /* evictable entries, who goes first on top */
     uint32_t heap_count;
     uint32_t *table; /* open addressing, of entries */
     uint32_t table_mask;

@@ -93,7 +93,8 @@ struct cd_sim {
     float *scratch;
     uint32_t output_max, blocks_max;
     /* What the scheduler has learnt from requests that finished. */
-    double mean_output, mean_decode_s, accepted_per_s, last_accept_s, mean_ttft_s, mean_tokens;
+    double mean_output, mean_decode_s, mean_decode_square, accepted_per_s, last_accept_s,
+        mean_ttft_s, mean_tokens;
     uint64_t finished;
     double *output_counts, *survival;
     double output_total;

@@ -93,10 +93,13 @@ static double look_ahead(cd_sim *sim, const sim_request *request, const cd_prefi
                          int32_t *instance) {
     const cd_sim_config *config = &sim->config;
     fill_flights(sim);
+    double decode_s = sim->mean_decode_s;
+    if (config->weighs_decode_s && decode_s > 0)
+        decode_s = sim->mean_decode_square / decode_s;
     cd_forecast forecast = {
         .now_s = sim->now_s,
         .at_s = sim->now_s + prefill->ttft_s,
-        .decode_s = sim->mean_decode_s,
+        .decode_s = decode_s,
         .survival = sim->survival,
         .survival_bins = SURVIVAL_BINS,
         .bin_tokens = SURVIVAL_BIN_TOKENS,

@@ -14,6 +14,7 @@ void sim_learn(cd_sim *sim, const sim_request *request, double decode_s) {
     sim->finished++;
     sim->mean_output += (request->output - sim->mean_output) * weight;
     sim->mean_decode_s += (decode_s - sim->mean_decode_s) * weight;
+    sim->mean_decode_square += (decode_s * decode_s - sim->mean_decode_square) * weight;
     double bin = fmin(request->output / SURVIVAL_BIN_TOKENS, SURVIVAL_BINS - 1);
     sim->output_counts[(uint32_t)bin]++;
     sim->output_total++;

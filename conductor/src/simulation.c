@@ -254,6 +254,7 @@ static bool open_learning(cd_sim *sim) {
         return false;
     sim->mean_output = sim->config.output_initial;
     sim->mean_decode_s = sim->config.decode_s_initial;
+    sim->mean_decode_square = sim->mean_decode_s * sim->mean_decode_s;
     /* Before anybody has finished: as if answers ended at a constant rate. */
     for (uint32_t i = 0; i < SURVIVAL_BINS; i++)
         sim->survival[i] = exp(-(double)i * SURVIVAL_BIN_TOKENS / fmax(1, sim->mean_output));
@@ -271,15 +272,15 @@ static bool open_top(cd_sim *sim) {
     }
     for (uint64_t i = 0; i < trace->first_block[trace->requests]; i++)
         uses[trace->blocks[i]]++;
-    while (sim->top_count < sim->config.top_keys) {
-        uint32_t best = NONE;
-        for (uint32_t block = 0; block < trace->distinct_blocks; block++)
-            if (uses[block] > 0 && (best == NONE || uses[block] > uses[best]))
-                best = block;
-        if (best == NONE)
-            break;
-        uses[best] = 0;
-        sim->top[sim->top_count++] = best;
+    /* Insertion into the few that are wanted: most blocks are used once and compare with the last of them only. */
+    for (uint32_t block = 0; block < trace->distinct_blocks && sim->config.top_keys > 0; block++) {
+        if (sim->top_count == sim->config.top_keys &&
+            uses[block] <= uses[sim->top[sim->top_count - 1]])
+            continue;
+        uint32_t at = sim->top_count < sim->config.top_keys ? sim->top_count++ : sim->top_count - 1;
+        for (; at > 0 && uses[block] > uses[sim->top[at - 1]]; at--)
+            sim->top[at] = sim->top[at - 1];
+        sim->top[at] = block;
     }
     free(uses);
     return true;

@@ -17,3 +17,5 @@ def test_documents_conform_to_their_schemas(mooncake: Any) -> None:
     config = mooncake("sim", "run", "--json", "--limit", "10", *endless).json("sim-run")["config"]
     assert config["scheduler"]["balancing_threshold"] is None
     assert "[cluster]" in mooncake("sim", "settings", "--json").json("sim-settings")["settings"]
+    (drawn,) = mooncake("sim", "figures", "layers", "--json").json("sim-figures")
+    assert drawn["name"] == "layers"

@@ -119,3 +119,26 @@ def test_pictures_without_matplotlib_say_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert run(["sim", "run", "--limit", "20", "--plot", "x.png"]) == ExitCode.USAGE
     assert "mooncake-store[plots]" in capsys.readouterr().err
+
+
+def test_figures_without_a_trace_are_shown_and_given_as_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = output(capsys, "figures", "pipeline", "layers")
+    assert "131072" not in text and "128k" in text and "0.87 s" in text
+    (found,) = json.loads(output(capsys, "figures", "layers", "--json"))
+    assert [row[0] for row in found["rows"]] == ["8k", "16k", "32k", "64k", "128k"]
+    # 128k tokens of 320 KiB at 48 GB/s, serial; layer by layer a layer's share of it.
+    assert found["rows"][-1][1] == "0.895 s"
+    assert found["rows"][-1][3] == "0.011 s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["figures", "99"], "ablation"), (["figures", "policies"], "conversation_trace.jsonl")],
+)
+def test_figures_that_cannot_be_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    assert run(["sim", *arguments, "--traces", str(tmp_path)]) == ExitCode.USAGE
+    assert says in capsys.readouterr().err

@@ -380,6 +380,29 @@ def test_a_refused_request_changes_nothing(sample: Trace) -> None:
     assert report(simulate(fewer, plain)).rejected_decode <= report(replay).rejected_decode
 
 
+@pytest.mark.parametrize("admission", ["baseline", "early", "predicted", "oracle", "forecast"])
+def test_without_the_refused_ones_everything_is_the_same(sample: Trace, admission: str) -> None:
+    """Queues, caches, batches and what is learnt are those of the accepted ones alone."""
+    # One instance of each, because whoever wins a tie depends on how many have asked.
+    config = tight(
+        admission=admission, policy="global", prefill_nodes=1, decode_nodes=1, speed=0.2,
+        error_sigma=0.0,
+    )  # fmt: skip
+    replay = simulate(sample, config)
+    refused = (State.REJECTED_PREFILL, State.REJECTED_DECODE)
+    kept = [i for i, state in enumerate(replay.column(Outcome.STATE)) if state not in refused]
+    assert 100 < len(kept) < 1000
+    fewer = make([
+        (sample.arrival_s[i], sample.tokens[i], sample.output[i],
+         list(sample.blocks[sample.first_block[i] : sample.first_block[i + 1]]))
+        for i in kept
+    ])  # fmt: skip
+    again = simulate(fewer, config)
+    for outcome in (Outcome.STATE, Outcome.TTFT, Outcome.PREFIX_TOKENS, Outcome.END):
+        expected = [replay.column(outcome)[i] for i in kept]
+        assert column(again, outcome) == pytest.approx(expected, nan_ok=True)
+
+
 def test_copies_ahead_of_demand_shorten_the_wait_at_a_busy_sender() -> None:
     # A prompt is asked for again and again where it is; then eight long requests want it at once.
     prompt = list(range(16))

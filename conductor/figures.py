@@ -1,0 +1,485 @@
+"""The papers' figures and tables, simulated, beside what was published.
+
+F is the FAST'25 paper, A is arXiv 2407.00079.  Absolute times depend on coefficients, cache sizes
+and splits that the papers do not give: order and ratios are what can be compared.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mooncake_store.conductor.layerwise import layer_times
+from mooncake_store.conductor.pipeline import balanced_chunks, equal_chunks, pipeline_times
+from mooncake_store.conductor.prefill_time import LLAMA3_70B_A800
+from mooncake_store.conductor.report import Report, report
+from mooncake_store.conductor.sim_config import ADMISSIONS, SimConfig, with_policy
+from mooncake_store.conductor.simulation import simulate
+from mooncake_store.conductor.trace import Trace, load_trace
+from mooncake_store.errors import ConfigError
+
+__all__ = ["FIGURES", "Figure", "Traces", "lru_hit_blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure or table.
+
+    Attributes:
+        title: What it is of, and with which parameters.
+        header: Of the columns; those that end in "published" are read off the paper.
+        rows: Text, as it is shown.
+    """
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+class Traces:
+    """The published traces in a folder, each read once.
+
+    Args:
+        folder: With `conversation_trace.jsonl` and `synthetic_trace.jsonl`, or both as .xz.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loaded: dict[str, Trace] = {}
+
+    def __getitem__(self, name: str) -> Trace:
+        """Return "conversation" or "synthetic".
+
+        Raises:
+            ConfigError: It is not in the folder.
+        """
+        if name not in self._loaded:
+            paths = [self._folder / f"{name}_trace.jsonl{end}" for end in ("", ".xz")]
+            found = next((path for path in paths if path.exists()), None)
+            if found is None:
+                raise ConfigError(
+                    f"{paths[0]} is missing (plain or .xz)",
+                    hint="FAST25-release/traces of github.com/kvcache-ai/Mooncake has them",
+                )
+            self._loaded[name] = load_trace(found)
+        return self._loaded[name]
+
+
+def _config(
+    base: SimConfig,
+    policy: str,
+    *,
+    scheduler: dict[str, Any] | None = None,
+    slo: dict[str, Any] | None = None,
+    speed: float = 1.0,
+    **cluster: Any,
+) -> SimConfig:
+    config = replace(
+        base,
+        cluster=replace(base.cluster, **cluster),
+        slo=replace(base.slo, **slo or {}),
+        replay=replace(base.replay, speed=speed),
+    )
+    return with_policy(config, policy, **scheduler or {})
+
+
+def _run(trace: Trace, config: SimConfig) -> Report:
+    return report(simulate(trace, config))
+
+
+def _mean_ttft(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    published = {"random": 19.65, "least-load": 5.27, "local": 3.58, "global": 3.07}
+    rows = []
+    for name in ("conversation", "synthetic"):
+        found = {}
+        for policy in (*published, "earliest", "ours"):
+            tell(f"{name} {policy}")
+            found[policy] = _run(traces[name], _config(base, policy))
+        best = found["global"].ttft_s.mean
+        for policy, one in found.items():
+            paper = published.get(policy) if name == "conversation" else None
+            rows.append(
+                [
+                    name,
+                    policy,
+                    f"{one.ttft_s.mean:.2f} s",
+                    f"{one.ttft_s.mean / best:.2f}",
+                    f"{paper:.2f} s" if paper else "-",
+                    f"{paper / 3.07:.2f}" if paper else "-",
+                    f"{one.ttft_s.p99:.2f} s",
+                    f"{one.hit_tokens:.1%}",
+                    f"{one.hit_blocks:.1%}",
+                ]
+            )
+    header = [
+        "TRACE",
+        "POLICY",
+        "MEAN TTFT",
+        "/ GLOBAL",
+        "PUBLISHED",
+        "/ GLOBAL",
+        "P99",
+        "HIT TOKENS",
+        "HIT BLOCKS",
+    ]
+    return Figure("F figure 5: mean TTFT by policy, 8P+8D, 1x", header, rows)
+
+
+def lru_hit_blocks(trace: Trace, capacity_blocks: int) -> float:
+    """Return the share of whole blocks that one LRU cache hits: the sequence alone, no times.
+
+    Only leading blocks count: a block behind one that is missing is computed.
+
+    Args:
+        trace: What is asked for.
+        capacity_blocks: Of the cache.
+    """
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for index in range(len(trace)):
+        blocks = trace.blocks[trace.first_block[index] : trace.first_block[index + 1]]
+        for block in blocks:
+            if block not in cache:
+                break
+            hits += 1
+        for block in reversed(blocks):  # the deepest is the oldest
+            cache[block] = None
+            cache.move_to_end(block)
+        while len(cache) > capacity_blocks:
+            cache.popitem(last=False)
+    return hits / len(trace.blocks)
+
+
+def _capacity_of_cache(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    published = {
+        "conversation": (0.05, 0.08, 0.09, 0.33, 0.40),
+        "synthetic": (0.0, 0.01, 0.15, 0.59, 0.66),
+    }
+    rows = []
+    for name, paper in published.items():
+        for tokens, value in zip((10**4, 10**5, 10**6, 10**7, 5 * 10**7), paper, strict=True):
+            tell(f"{name} {tokens:,} tokens")
+            hit = lru_hit_blocks(traces[name], tokens // traces[name].block_tokens)
+            rows.append([name, f"{tokens:,}", f"{hit:.1%}", f"{value:.0%}"])
+    return Figure(
+        "F figure 9: hits of one LRU cache by its size, whole blocks of 512 tokens",
+        ["TRACE", "TOKENS", "HIT BLOCKS", "PUBLISHED"],
+        rows,
+    )
+
+
+def _local_and_global(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    published = {
+        "conversation": ("17 -> 37.5 %", "1.38 -> 1.05"),
+        "synthetic": ("26.5 -> 62.5 %", "1.49 -> 0.78"),
+    }
+    rows = []
+    for name, (hits, seconds) in published.items():
+        short = replace(traces[name], output=array("I", [1] * len(traces[name])))
+        found = []
+        for policy in ("local", "global"):
+            tell(f"{name} {policy}")
+            found.append(_run(short, _config(base, policy, prefill_nodes=10)))
+        local, everywhere = found
+        rows.append(
+            [
+                name,
+                f"{local.hit_tokens:.1%} -> {everywhere.hit_tokens:.1%}",
+                hits,
+                " -> ".join(f"{one.prefill_gpu_s_per_request:.2f}" for one in found),
+                seconds,
+            ]
+        )
+    return Figure(
+        "F figure 10: local against global cache, 10 prefill nodes of 3 M tokens, one token out",
+        ["TRACE", "HIT TOKENS", "PUBLISHED", "NODE S A REQUEST", "PUBLISHED"],
+        rows,
+    )
+
+
+def _bandwidth(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    variants: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("global", {}),
+        ("global", {"compare_costs": True}),
+        ("earliest", {}),
+    )
+    published = {24: 5.0, 40: 2.4, 100: 1.6, 200: 1.4, 400: 1.25}
+    rows = []
+    for gigabits, paper in published.items():
+        tell(f"{gigabits} Gbps")
+        nic = gigabits / 8 * 1e9
+        one, compared, ours = (
+            _run(traces["synthetic"], _config(base, policy, nic_bytes_per_s=nic, scheduler=changes))
+            for policy, changes in variants
+        )
+        rows.append(
+            [
+                str(gigabits),
+                f"{one.ttft_s.mean:.2f} s",
+                f"{paper:.2f} s",
+                f"{compared.ttft_s.mean:.2f} s",
+                f"{ours.ttft_s.mean:.2f} s",
+                f"{one.fetch_wait_s.p99:.2f} s",
+            ]
+        )
+    tell("recompute")
+    alone = _run(
+        traces["synthetic"], _config(base, "least-load", cache_tokens=base.cluster.block_tokens)
+    )
+    rows.append(["recompute", f"{alone.ttft_s.mean:.2f} s", "2.60 s", "-", "-", "-"])
+    return Figure(
+        "F figure 13: mean TTFT by bandwidth, synthetic trace, 8P+8D",
+        ["GBPS", "GLOBAL", "PUBLISHED", "COMPARING COSTS", "EARLIEST", "P99 WAIT AT NICS"],
+        rows,
+    )
+
+
+def _split(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    published = (78, 97, 99, 99, 99, 98.5, 86)
+    rows = []
+    for prefill, paper in zip(range(5, 12), published, strict=True):
+        tell(f"{prefill}P{16 - prefill}D")
+        one = _run(
+            traces["synthetic"],
+            _config(
+                base,
+                "global",
+                prefill_nodes=prefill,
+                decode_nodes=16 - prefill,
+                slo={"ttft_s": 10.0},
+            ),
+        )
+        rows.append(
+            [
+                f"{prefill}P{16 - prefill}D",
+                f"{one.good / one.requests:.1%}",
+                f"{paper:g} %",
+                f"{one.ttft_s.mean:.2f} s",
+                f"{one.tbt_s.mean * 1e3:.0f} ms",
+                f"{one.tbt_s.p99 * 1e3:.0f} ms",
+            ]
+        )
+    return Figure(
+        "F figure 15: effective requests by split, synthetic trace, TTFT 10 s, TBT 100 ms "
+        "(published: TTFT 5.8 s at 5P to 1.2 s at 11P, TBT 31 ms at 11D to 58 ms at 5D)",
+        ["SPLIT", "EFFECTIVE", "PUBLISHED", "MEAN TTFT", "MEAN TBT", "P99 TBT"],
+        rows,
+    )
+
+
+OVERLOADS: dict[str, dict[str, Any]] = {
+    "8D, batches of 10": {"decode_batch_max": 10},
+    "4D of 300,000 tokens": {"decode_nodes": 4, "decode_capacity_tokens": 300_000},
+    "1D": {"decode_nodes": 1},
+}
+"""What bounds decoding: A names no limit, and with the defaults 8 nodes never reach one."""
+
+
+def _overload(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    rows = []
+    for limit, cluster in OVERLOADS.items():
+        for admission in (*ADMISSIONS[1:], "predicted, met"):
+            tell(f"{limit} {admission}")
+            changes = {
+                "admission": admission.split(",")[0],
+                "decode_time": "met" if "met" in admission else "mean",
+            }
+            config = _config(base, "global", speed=2.0, scheduler=changes, **cluster)
+            one = _run(traces["conversation"], config)
+            rows.append(
+                [
+                    limit,
+                    admission,
+                    f"{one.good:,}",
+                    f"{one.rejected_prefill + one.rejected_decode:,}",
+                    f"{one.rejected_late:,}",
+                    f"{one.wasted_gpu_s:,.0f}",
+                    f"{one.prefill_gpu_s:,.0f}",
+                    f"{one.prefill_load_deviation:.3f}",
+                    f"{one.decode_load_deviation:.3f}",
+                    f"{one.load_correlation:+.2f}",
+                    f"{one.rejected_length:.2f}",
+                ]
+            )
+    return Figure(
+        "A table 3 and figures 9, 10: overload, conversation trace at 2x, 8 prefill nodes "
+        "(published rejections of another trace: baseline 4,183, early 3,771, prediction 3,589 of "
+        "23,000)",
+        [
+            "DECODE",
+            "ADMISSION",
+            "GOOD",
+            "REFUSED",
+            "LATE",
+            "WASTED S",
+            "OF",
+            "SPREAD PREFILL",
+            "SPREAD DECODE",
+            "CORRELATION",
+            "LENGTH OF REFUSED",
+        ],
+        rows,
+    )
+
+
+def _pipelines(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    model, cluster = base.model, base.cluster
+    rows = []
+    for tokens in (32_768, 131_072):
+        for nodes in (1, 2, 4):
+            cells = [f"{tokens // 1024}k", str(nodes)]
+            for chunks in (4096, 8192):
+                for ends in (
+                    equal_chunks(tokens, chunk_tokens=chunks),
+                    balanced_chunks(tokens, prefill_time=LLAMA3_70B_A800, chunk_tokens=chunks),
+                ):
+                    times = pipeline_times(
+                        ends,
+                        nodes=nodes,
+                        prefill_time=LLAMA3_70B_A800,
+                        hop_s=lambda n: n * model.hop_bytes_per_token / cluster.nic_bytes_per_s,
+                    )
+                    cells.append(f"{times.first_token_s:.2f} s ({times.bubble:.1%})")
+            rows.append(cells)
+    return Figure(
+        "Chunked pipeline: TTFT (and idle share) of one prompt on X nodes; the papers give none",
+        ["TOKENS", "X", "4096 EQUAL", "4096 BALANCED", "8192 EQUAL", "8192 BALANCED"],
+        rows,
+    )
+
+
+def _layers(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    published = {8: 0.11, 16: 0.12, 32: 0.23, 64: 0.42, 128: 0.87}
+    rows = []
+    for kilotokens, paper in published.items():
+        tokens = kilotokens * 1024
+        times = layer_times(
+            tokens,
+            0,
+            prefill_s=LLAMA3_70B_A800(tokens),
+            layers=base.model.layers,
+            kv_bytes_per_token=base.model.kv_bytes_per_token,
+            load_bytes_per_s=base.cluster.load_bytes_per_s,
+            store_bytes_per_s=base.cluster.store_bytes_per_s,
+        )
+        serial = times.serial_s - times.layers * times.compute_s
+        rows.append(
+            [
+                f"{kilotokens}k",
+                f"{serial:.3f} s",
+                f"{paper:.2f} s",
+                f"{times.added_s:.3f} s",
+                "0.10 s",
+            ]
+        )
+    return Figure(
+        "A figure 7: latency that storing the KV cache adds (48 GB/s; the paper's has about 0.1 s "
+        "besides)",
+        ["TOKENS", "SERIAL", "PUBLISHED", "LAYER BY LAYER", "PUBLISHED"],
+        rows,
+    )
+
+
+def _hot_blocks(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    rows = []
+    instances = base.cluster.prefill_nodes // base.cluster.group_nodes
+    first = 2 + instances + base.cluster.decode_nodes
+    for gigabytes in (10, 100):
+        for share in (0.0, 3e-5, 3e-6):  # of 100 GB/s: blocks of one conversation are read seldom
+            for policy in ("global", "earliest"):
+                tell(f"{gigabytes} GB/s {policy}")
+                changes = {
+                    "replicate_interval_s": 1.0 if share else 0.0,
+                    "replicate_share": max(share, 1e-6) * 100 / gigabytes,
+                }
+                config = _config(base, policy, nic_bytes_per_s=gigabytes * 1e9, scheduler=changes)
+                replay = simulate(traces["conversation"], config)
+                one = report(replay)
+                samples = [row for row in replay.samples if row[0] > 300]
+                hottest = [row[first] for row in samples]
+                most = [max(row[first + key] for row in samples) for key in range(100)]
+                rows.append(
+                    [
+                        f"{gigabytes} GB/s",
+                        policy,
+                        f"{one.replicated_bytes / 1e12:.2f} TB",
+                        f"{sum(hottest) / len(hottest):.1f}",
+                        f"{sum(most) / len(most):.1f}",
+                        str(sum(n >= instances - 1 for n in most)),
+                        f"{one.fetch_wait_s.p50 * 1e3:.0f}",
+                        f"{one.fetch_wait_s.p99 * 1e3:.0f}",
+                        f"{one.ttft_s.mean:.2f} s",
+                    ]
+                )
+    return Figure(
+        f"F figure 11: replicas of hot blocks on {instances} instances, and the wait for NICs, "
+        "conversation trace (after 300 s; published: the 100 hottest reach nearly all)",
+        [
+            "NIC",
+            "POLICY",
+            "COPIED AHEAD",
+            "REPLICAS OF THE HOTTEST",
+            "OF THE 100 AT MOST",
+            "ON ALL BUT ONE",
+            "WAIT P50 MS",
+            "P99 MS",
+            "MEAN TTFT",
+        ],
+        rows,
+    )
+
+
+def _variants() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for threshold in (1.0, 1.2, 1.5, 2.0, 4.0, 8.0):
+        yield f"global, threshold {threshold:g}", "global", {"balancing_threshold": threshold}
+    yield "global, comparing costs", "global", {"compare_costs": True}
+    yield "global, overlap", "global", {"overlap": True}
+    yield "global, shortest first", "global", {"order": "shortest", "aging": 0.02, "urgent_s": 5.0}
+    yield "earliest", "earliest", {}
+    yield "earliest, no overlap", "earliest", {"overlap": False}
+    yield "ours", "ours", {}
+    yield "ours, no urgency", "ours", {"urgent_s": 0.0}
+    yield "ours, touching sources", "ours", {"touch_source": True}
+    yield "ours, copies go first", "ours", {"keep_fetched": False}
+    yield "ours, copying ahead", "ours", {"replicate_interval_s": 1.0}
+
+
+def _ablation(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    rows = []
+    for label, policy, changes in _variants():
+        tell(label)
+        cells = [label]
+        for name in ("conversation", "synthetic"):
+            for speed in (1.0, 1.5, 2.0):
+                one = _run(traces[name], _config(base, policy, speed=speed, scheduler=changes))
+                cells.append(
+                    f"{one.ttft_s.mean:.2f} / {one.ttft_s.p99:.2f} / {one.good / one.requests:.1%}"
+                )
+        rows.append(cells)
+    return Figure(
+        "Thresholds and parts of the policies: mean / p99 TTFT (s) / within both SLOs, 8P+8D",
+        [
+            "POLICY",
+            *(f"{name} {speed}" for name in ("CONV", "SYNTH") for speed in ("1x", "1.5x", "2x")),
+        ],
+        rows,
+    )
+
+
+FIGURES: dict[str, Callable[[Traces, SimConfig, Callable[[str], None]], Figure]] = {
+    "policies": _mean_ttft,
+    "cache": _capacity_of_cache,
+    "global": _local_and_global,
+    "hot": _hot_blocks,
+    "bandwidth": _bandwidth,
+    "split": _split,
+    "overload": _overload,
+    "pipeline": _pipelines,
+    "layers": _layers,
+    "ablation": _ablation,
+}
+"""By name; each takes seconds."""

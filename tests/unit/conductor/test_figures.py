@@ -1,0 +1,58 @@
+"""The papers' figures: what is computed for them, on the trace that ships."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mooncake_store.cli.trace_file import SAMPLE
+from mooncake_store.conductor.figures import FIGURES, Traces, lru_hit_blocks
+from mooncake_store.conductor.sim_config import SimConfig
+from mooncake_store.conductor.trace import Trace, load_trace
+
+
+@pytest.fixture(scope="module")
+def sample() -> Trace:
+    return load_trace(SAMPLE, limit=300)
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    folder = tmp_path_factory.mktemp("traces")
+    for name in ("conversation", "synthetic"):
+        shutil.copy(SAMPLE, folder / f"{name}_trace{''.join(SAMPLE.suffixes)}")
+    return Traces(folder)
+
+
+def test_a_cache_without_bound_hits_every_leading_block_seen_before(sample: Trace) -> None:
+    seen: set[int] = set()
+    hits = 0
+    for index in range(len(sample)):
+        blocks = sample.blocks[sample.first_block[index] : sample.first_block[index + 1]]
+        is_leading = True
+        for block in blocks:
+            is_leading = is_leading and block in seen
+            hits += is_leading
+        seen.update(blocks)
+    assert lru_hit_blocks(sample, 1 << 30) == hits / len(sample.blocks)
+
+
+def test_hits_grow_with_the_cache_and_none_are_without_one(sample: Trace) -> None:
+    found = [lru_hit_blocks(sample, blocks) for blocks in (0, 10, 100, 1000, 10_000)]
+    assert found[0] == 0
+    assert found == sorted(found)
+    assert found[-1] > found[1]
+
+
+@pytest.mark.parametrize("name", ["policies", "global", "split", "overload"])
+def test_every_figure_fills_its_columns(traces: Traces, name: str) -> None:
+    found = FIGURES[name](traces, SimConfig(), lambda step: None)
+    assert found.rows
+    assert {len(row) for row in found.rows} == {len(found.header)}
+
+
+def test_a_trace_that_is_missing_says_where_it_is_from(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="conversation_trace"):
+        Traces(tmp_path)["conversation"]
