@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,7 @@ from mooncake_store.errors import ClusterError
 
 if TYPE_CHECKING:
     from mooncake_store.client import Client, Task
+    from mooncake_store.coordination import Standby
 
 LEADER_TIMEOUT_S = 2.0
 
@@ -32,6 +34,30 @@ def leader_of(master: str, timeout_s: float) -> str | None:
     except ClusterError:  # the master answers all the same
         return None
     return leader.address if leader is not None else None
+
+
+def standbys_of(master: str, timeout_s: float) -> tuple[Standby, ...] | None:
+    """Return the masters that would take over; None: nobody can tell (now)."""
+    from mooncake_store.coordination.discovery import SCHEMES, find_standbys
+
+    if not master.startswith(SCHEMES):
+        return None
+    try:
+        return find_standbys(master, timeout_s)
+    except ClusterError:
+        return None
+
+
+def standby_lines(standbys: tuple[Standby, ...] | None, target: str) -> list[str]:
+    """Return what is to be said of masters that stand by, in a cluster that can have them."""
+    if standbys is None or not target.startswith("etcd://"):
+        return []
+    if not standbys:
+        return ["standby  none: when this master ends, nobody takes over until another is started"]
+    return [
+        f"standby  {printable(each.address)} (process {each.pid} of {printable(each.host)})"
+        for each in standbys
+    ]
 
 
 def storage_lines(snapshot: Snapshot) -> list[str]:
@@ -76,6 +102,7 @@ def text_of(
     is_verbose: bool,
     leader: str | None = None,
     epoch: int = 0,
+    standbys: tuple[Standby, ...] | None = None,
     repair: Task | None = None,
 ) -> str:
     """Return a snapshot for people."""
@@ -94,6 +121,7 @@ def text_of(
     leading = f", {printable(leader)} leads" if leader and leader not in target else ""
     lines = [
         f"master   {printable(target)}{leading}{f', epoch {epoch}' if epoch else ''}",
+        *standby_lines(standbys, target),
         f"pool     {size(snapshot.used_bytes)} used{used}, {size(snapshot.free_bytes)} free, "
         f"{size(snapshot.pinned_bytes)} pinned, of {size(snapshot.size_bytes)}{growing}",
         f"objects  {snapshot.count('objects'):,} of {size(snapshot.count('object_bytes'))}",
@@ -130,7 +158,7 @@ def text_of(
 @click.option("--watch", type=DURATION, metavar="TIME", help="again and again, so far apart")
 @client_options
 def command(output: Output, access: Access, watch: float | None) -> int:
-    """Show master, store servers, space and what happened to objects; -v: every counter.
+    """Show masters, store servers, space and what happened to objects; -v: every counter.
 
     \b
     mooncake-store status
@@ -142,12 +170,14 @@ def command(output: Output, access: Access, watch: float | None) -> int:
         while True:
             snapshot = take(store, time.monotonic())
             leader = leader_of(access.target.master, LEADER_TIMEOUT_S)
+            standbys = standbys_of(access.target.master, LEADER_TIMEOUT_S)
             epoch = store.statistics().epoch
             repair = stuck_repair(store, snapshot)
             if output.is_json:
                 master = {
                     "address": access.target.shown, "origin": access.target.origin,
                     "leader": leader, "epoch": epoch,
+                    "standbys": standbys if standbys is None else [asdict(one) for one in standbys],
                 }  # fmt: skip
                 stuck = None
                 if repair is not None:
@@ -164,6 +194,7 @@ def command(output: Output, access: Access, watch: float | None) -> int:
                     is_verbose=verbose,
                     leader=leader,
                     epoch=epoch,
+                    standbys=standbys,
                     repair=repair,
                 )
                 print(text, flush=True)

@@ -9,6 +9,7 @@ from mooncake_store.coordination.coordinator import (
     Leader,
     Leadership,
     NodeNumber,
+    Standby,
     Tombstone,
 )
 from mooncake_store.coordination.lease import Lease, LeaseState
@@ -21,6 +22,7 @@ __all__ = [
     "Lease",
     "LeaseState",
     "NodeNumber",
+    "Standby",
     "Tombstone",
     "open_coordinator",
 ]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mooncake_store.coordination.lease import Lease
 
-__all__ = ["Coordinator", "Leader", "Leadership", "NodeNumber", "Tombstone"]
+__all__ = ["Coordinator", "Leader", "Leadership", "NodeNumber", "Standby", "Tombstone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,21 @@ class Leader:
     epoch: int = 0
     unix_path: str = ""
     boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """A master that waits to lead.
+
+    Attributes:
+        address: As it says itself, for people.
+        host: Name of its host.
+        pid: Of its process there.
+    """
+
+    address: str
+    host: str
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +157,10 @@ class Coordinator(Protocol):
 
     def watch_leader(self) -> AsyncGenerator[Leader | None, None]:
         """Yield where the leader is, now and whenever that changes, over all failures."""
+        ...
+
+    async def standbys(self) -> tuple[Standby, ...]:
+        """Return the masters that wait to lead; one that died is told for some seconds more."""
         ...
 
     async def write_tombstones(self, tombstones: Sequence[Tombstone]) -> None:

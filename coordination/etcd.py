@@ -1,6 +1,7 @@
 """Coordination through etcd: several masters, one of which leads.
 
     PREFIX/leader            epoch, name and address of the leader: JSON; goes with its lease
+    PREFIX/standbys/ID       masters that wait to lead (standby.py)
     PREFIX/epoch             counter, raised in the transaction that takes the leader's key
     PREFIX/cluster           id and secret: JSON, made once
     PREFIX/members/NODE      incarnation of each store server
@@ -26,7 +27,13 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
-from mooncake_store.coordination.coordinator import Leader, Leadership, NodeNumber, Tombstone
+from mooncake_store.coordination.coordinator import (
+    Leader,
+    Leadership,
+    NodeNumber,
+    Standby,
+    Tombstone,
+)
 from mooncake_store.coordination.etcd_client.address import EtcdAddress
 from mooncake_store.coordination.etcd_client.store import (
     CompactedError,
@@ -40,6 +47,7 @@ from mooncake_store.coordination.etcd_client.store import (
     prefix_end,
 )
 from mooncake_store.coordination.lease import Lease, LeaseKeeper, boottime_ns
+from mooncake_store.coordination.standby import StandbyNotice, standby_of, standby_prefix
 from mooncake_store.errors import (
     ConfigError,
     DeviceError,
@@ -103,6 +111,7 @@ class EtcdCoordinator:
         self._clock = clock
         self._opened: KeyValueStore | None = None
         self._keeper: LeaseKeeper | None = None
+        self._notice: StandbyNotice | None = None  # while it waits to lead, and a moment longer
         self._created = 0  # revision at which our leader key was created
         self._told: dict[str, Any] = {}  # what it says
         self._struck: dict[bytes, int] | None = None  # tombstones that are there
@@ -132,8 +141,14 @@ class EtcdCoordinator:
                 cluster, secret = await self._cluster()
                 epoch = await self._take(address)
                 if epoch is not None:
+                    if self._notice is not None:
+                        self._notice.end()
                     return Leadership(epoch, cluster, secret)
                 is_told = False
+                if self._notice is None:
+                    self._notice = StandbyNotice(
+                        self._store, self._address.prefix, address, self._clock
+                    )
                 await self._wait_until_free()
             except UnavailableError as error:
                 if not is_told:
@@ -264,6 +279,12 @@ class EtcdCoordinator:
                         yield None if last.is_delete else last.entry
             except (UnavailableError, CompactedError):
                 await asyncio.sleep(_PAUSE_S)
+
+    async def standbys(self) -> tuple[Standby, ...]:
+        prefix = standby_prefix(self._address.prefix)
+        found = await self._store.read(prefix, prefix_end(prefix))
+        told = (standby_of(entry.value) for entry in found.entries)
+        return tuple(each for each in told if each is not None)
 
     # ---- tombstones ----
 
@@ -448,6 +469,9 @@ class EtcdCoordinator:
             ) from error
 
     async def close(self) -> None:
+        notice, self._notice = self._notice, None
+        if notice is not None:
+            await notice.close()
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             await keeper.close()

@@ -25,7 +25,13 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mooncake_store.coordination.coordinator import Leader, Leadership, NodeNumber, Tombstone
+from mooncake_store.coordination.coordinator import (
+    Leader,
+    Leadership,
+    NodeNumber,
+    Standby,
+    Tombstone,
+)
 from mooncake_store.coordination.lease import Lease, LeaseState
 from mooncake_store.errors import (
     ConfigError,
@@ -174,6 +180,9 @@ class LocalCoordinator:
             if found != known:
                 known = found
                 yield known
+
+    async def standbys(self) -> tuple[Standby, ...]:
+        return ()  # a second master is refused
 
     async def write_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         if self._lock is None:

@@ -227,7 +227,11 @@ class MasterProcess:
         if coordinator.waits_to_lead:
             log(logging.INFO, "standing_by", coordinator=coordinator.name)
             notify("READY=1\nSTATUS=standing by")  # it has started: it may wait for ever
-        leadership = await coordinator.lead(f"{config.address} port {config.port or 'any'}")
+        address = f"{config.address} port {config.port or 'any'}"
+        http_port = self._port_of("HTTP")  # a standby has no other yet
+        if http_port is not None:
+            address += f", HTTP port {http_port}"
+        leadership = await coordinator.lead(address)
         self._lease_changes = coordinator.lease()
         self._lease = await anext(self._lease_changes)
         return leadership

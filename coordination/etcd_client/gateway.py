@@ -1,4 +1,4 @@
-"""Reading one key of etcd with the standard library, for processes that must not import gRPC.
+"""Reading keys of etcd with the standard library, for processes that must not import gRPC.
 
 Every member of etcd has a JSON gateway on its client port: a POST of what gRPC would be asked. It
 is used for single questions, so nothing is kept but the token.
@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from mooncake_store.coordination.etcd_client.address import EtcdAddress
+from mooncake_store.coordination.etcd_client.store import prefix_end
 from mooncake_store.errors import AccessRefusedError, ConfigError, UnavailableError
 
 __all__ = ["Gateway"]
@@ -49,6 +50,16 @@ class Gateway:
             UnavailableError: No member has answered in time.
             AccessRefusedError: The user may not read it, or the password is wrong.
         """
+        found = self._read({"key": _coded(key)}, timeout_s)
+        return found[0] if found else None
+
+    def read_all(self, prefix: bytes, timeout_s: float) -> list[bytes]:
+        """Return the values of all keys that begin so; it raises what `read` does."""
+        return self._read(
+            {"key": _coded(prefix), "range_end": _coded(prefix_end(prefix))}, timeout_s
+        )
+
+    def _read(self, request: dict[str, str], timeout_s: float) -> list[bytes]:
         end_s = time.monotonic() + timeout_s
         failure: Exception | None = None
         for _ in self._address.endpoints:
@@ -57,7 +68,7 @@ class Gateway:
                 break
             endpoint = self._address.endpoints[self._at]
             try:
-                return self._ask(endpoint, key, min(left_s, _ATTEMPT_TIMEOUT_S))
+                return self._ask(endpoint, request, min(left_s, _ATTEMPT_TIMEOUT_S))
             except (OSError, http.client.HTTPException) as error:
                 failure = error
             except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -73,8 +84,7 @@ class Gateway:
             f"no answer from {self._address}: {failure or 'no time left'}", cause=failure
         ) from failure
 
-    def _ask(self, endpoint: str, key: bytes, timeout_s: float) -> bytes | None:
-        request = {"key": base64.b64encode(key).decode()}
+    def _ask(self, endpoint: str, request: dict[str, str], timeout_s: float) -> list[bytes]:
         if self._address.user and not self._token:
             self._authenticate(endpoint, timeout_s)
         try:
@@ -84,8 +94,10 @@ class Gateway:
                 raise
             self._authenticate(endpoint, timeout_s)  # tokens are forgotten after some minutes
             answer = self._post(endpoint, "/v3/kv/range", request, timeout_s)
-        found = answer.get("kvs") or []
-        return base64.b64decode(found[0].get("value", ""), validate=True) if found else None
+        return [
+            base64.b64decode(entry.get("value", ""), validate=True)
+            for entry in answer.get("kvs") or []
+        ]
 
     def _authenticate(self, endpoint: str, timeout_s: float) -> None:
         login = {"name": self._address.user, "password": self._address.password}
@@ -121,6 +133,10 @@ class Gateway:
             return answer
         finally:
             connection.close()
+
+
+def _coded(key: bytes) -> str:
+    return base64.b64encode(key).decode()
 
 
 def _tls_context(address: EtcdAddress) -> ssl.SSLContext:

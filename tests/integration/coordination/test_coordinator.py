@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,41 @@ async def test_many_that_want_to_lead_do_so_one_after_the_other(etcd: Backend) -
 
     await asyncio.wait_for(asyncio.gather(*(lead_and_leave() for _ in range(8))), 45.0)
     assert epochs == list(range(1, 9))
+
+
+async def test_who_stands_by_is_told_until_it_leads_or_goes(etcd: Backend) -> None:
+    first, second, third = etcd(), etcd(), etcd()
+    await first.lead("one")
+    assert await first.standbys() == ()
+    waiting = {
+        who: asyncio.create_task(who.lead(name))
+        for who, name in ((second, "two"), (third, "three"))
+    }
+
+    async def until(names: set[str]) -> None:
+        while {each.address for each in await first.standbys()} != names:
+            await asyncio.sleep(0.02)
+
+    await asyncio.wait_for(until({"two", "three"}), WAIT_S)
+    assert {each.pid for each in await first.standbys()} == {os.getpid()}
+    waiting.pop(third).cancel()
+    await third.close()
+    await asyncio.wait_for(until({"two"}), WAIT_S)
+    # As if it had been frozen for longer than its lease.
+    await second._store.revoke(second._notice._keeper.lease)
+    await asyncio.wait_for(until(set()), WAIT_S)
+    await asyncio.wait_for(until({"two"}), WAIT_S)
+    await first.close()
+    await asyncio.wait_for(waiting[second], WAIT_S)
+    first = etcd()
+    await asyncio.wait_for(until(set()), WAIT_S)
+
+
+async def test_a_single_master_has_nobody_who_stands_by(tmp_path: Path) -> None:
+    coordinator = LocalCoordinator(tmp_path)
+    await coordinator.lead("one")
+    assert await coordinator.standbys() == ()
+    await coordinator.close()
 
 
 async def test_numbers_are_kept_and_stay_when_their_nodes_are_forgotten(cluster: Backend) -> None:

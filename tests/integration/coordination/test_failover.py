@@ -320,11 +320,18 @@ def test_the_command_finds_the_leader_and_health_tells_a_standby(cluster: Cluste
     leader = cluster.masters[0].endpoints
     assert document["master"]["leader"] == f"127.0.0.1:{leader['port']}"
     assert document["master"]["epoch"] == leader["epoch"] == 1
+    (standby,) = document["master"]["standbys"]
+    assert standby["pid"] == cluster.masters[1].process.pid
     (port,) = {
         line.partition("http_serving port=")[2]
         for line in cluster.masters[1].log().splitlines()
         if "http_serving" in line
     }
+    assert standby["address"].endswith(f"HTTP port {port}")
+    text = subprocess.run(
+        [*command[:-1], "--master", cluster.uri], capture_output=True, text=True, timeout=60
+    ).stdout
+    assert f"standby  {standby['address']} (process {standby['pid']} of " in text
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=10) as answer:
         assert answer.status == 200
     with pytest.raises(urllib.error.HTTPError) as found:
