@@ -12,13 +12,12 @@
 
 #include "ms_crc32c.h"
 #include "st_file.h"
+#include "st_log_file.h"
 #include "st_step.h"
 
-#define LOG_MAGIC 0x314c5453u /* "STL1" */
-#define LOG_HEAD_BYTES 16u
-#define LOG_BYTES_MIN (64u << 10)
-#define LOG_STEP_BYTES_MAX (1u << 20)
-#define UNIT 8u /* records begin at multiples of this; the index counts in it */
+#define UNIT ST_LOG_UNIT
+#define LOG_HEAD_BYTES ST_LOG_HEAD_BYTES
+#define RESERVE_BYTES_PER_PAGE 16u /* of a log, whatever its extents' keys: 256 KiB for 64 MiB */
 
 enum record_kind { RECORD_COMMIT = 1, RECORD_NOTE = 2, RECORD_FREE = 3 };
 
@@ -49,13 +48,6 @@ typedef struct record_note {
 } record_note;
 _Static_assert(sizeof(record_note) == 56, "on disk");
 
-typedef struct st_log {
-    uint8_t *data; /* NULL = no file yet */
-    size_t size, tail;
-    size_t live_bytes; /* what compaction would keep */
-    int descriptor;
-} st_log;
-
 struct st_inventory {
     char folder[ST_PATH_BYTES];
     uint32_t segment;
@@ -66,6 +58,7 @@ struct st_inventory {
      * Untouched parts of it take no memory. */
     uint32_t *index;
     uint64_t count, live_pages, compactions;
+    size_t spare_bytes; /* of the file that a compaction falls back on; 0 = there is none */
 };
 
 static const record_head *head_at(const st_log *log, uint32_t units) {
@@ -129,6 +122,12 @@ static bool log_path(const st_inventory *inventory, size_t log_index, const char
                      char path[ST_PATH_BYTES]) {
     int length = snprintf(path, ST_PATH_BYTES, "%s/inventory-%u-%06zu%s", inventory->folder,
                           inventory->segment, log_index, suffix);
+    return length > 0 && length < ST_PATH_BYTES;
+}
+
+static bool spare_path(const st_inventory *inventory, char path[ST_PATH_BYTES]) {
+    int length = snprintf(path, ST_PATH_BYTES, "%s/inventory-%u-spare", inventory->folder,
+                          inventory->segment);
     return length > 0 && length < ST_PATH_BYTES;
 }
 
@@ -214,78 +213,61 @@ static void write_commit(uint8_t *at, const st_extent *extent) {
                                                .version = extent->version});
 }
 
-/* ---- files ------------------------------------------------------------------------------------------- */
+/* ---- compaction --------------------------------------------------------------------------------------- */
 
-static ms_status log_map(st_log *log, int descriptor, size_t size) {
-    /* The file has its pages: all are mapped now, which a fault for each would make ten times as dear. */
-    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
-    if (data == MAP_FAILED)
-        return MS_NO_MEMORY;
-    log->data = data;
-    log->size = size;
-    log->descriptor = descriptor;
-    return MS_OK;
+/* What a log of these pages has room for before its pages are given out. */
+static size_t reserve_of(const st_inventory *inventory, size_t log_index) {
+    uint64_t pages = inventory->page_count - (uint64_t)log_index * ST_LOG_PAGES;
+    if (pages > ST_LOG_PAGES)
+        pages = ST_LOG_PAGES;
+    size_t size = (size_t)pages * RESERVE_BYTES_PER_PAGE;
+    return (size + ST_LOG_BYTES_MIN - 1) / ST_LOG_BYTES_MIN * ST_LOG_BYTES_MIN;
 }
 
-static void log_unmap(st_log *log) {
-    if (log->data == NULL)
-        return;
-    munmap(log->data, log->size);
-    close(log->descriptor);
-    *log = (st_log){0};
-}
-
-/* A new file with room for `size` bytes and no record. */
-static ms_status log_create(const char *path, size_t size, st_log *log) {
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return MS_IO_ERROR;
-    ms_status status = st_file_allocate(fd, 0, size);
-    if (status == MS_OK)
-        status = log_map(log, fd, size);
-    if (status != MS_OK) {
-        close(fd);
-        unlink(path);
+/* A second file for `size` bytes, which may be the spare one where the file system has no blocks. */
+static ms_status open_fresh(st_inventory *inventory, size_t log_index, size_t least, size_t size,
+                            char path[ST_PATH_BYTES], st_log *fresh, bool *is_spare) {
+    *is_spare = false;
+    if (!log_path(inventory, log_index, ".new", path))
+        return MS_BAD_REQUEST;
+    ms_status status = st_log_create(path, size, fresh);
+    if (status != MS_NO_SPACE || inventory->spare_bytes < least)
         return status;
+    if (!spare_path(inventory, path))
+        return MS_BAD_REQUEST;
+    *is_spare = true;
+    return st_log_reuse(path, inventory->spare_bytes, fresh);
+}
+
+/* The new file takes the log's name; the old one becomes the spare file if that was used. */
+static bool rename_fresh(st_inventory *inventory, const char *fresh_path, const char *path,
+                         size_t old_bytes, bool is_spare) {
+    if (is_spare && renameat2(AT_FDCWD, fresh_path, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        inventory->spare_bytes = old_bytes;
+        return true;
     }
-    uint32_t magic = LOG_MAGIC;
-    memcpy(log->data, &magic, sizeof magic);
-    log->tail = LOG_HEAD_BYTES;
-    return MS_OK;
-}
-
-static ms_status log_grow(st_log *log, size_t needed) {
-    size_t size = log->size;
-    while (size - log->tail < needed)
-        size += size < LOG_STEP_BYTES_MAX ? size : LOG_STEP_BYTES_MAX;
-    if (size / UNIT > UINT32_MAX)
-        return MS_NO_SPACE;
-    ms_status status = st_file_allocate(log->descriptor, log->size, size - log->size);
-    if (status != MS_OK)
-        return status;
-    void *data = mremap(log->data, log->size, size, MREMAP_MAYMOVE);
-    if (data == MAP_FAILED)
-        return MS_NO_MEMORY;
-#ifdef MADV_POPULATE_WRITE
-    (void)madvise((uint8_t *)data + log->size, size - log->size, MADV_POPULATE_WRITE);
-#endif
-    log->data = data;
-    log->size = size;
-    return MS_OK;
+    if (rename(fresh_path, path) != 0)
+        return false;
+    if (is_spare)
+        inventory->spare_bytes = 0; /* a file system that cannot exchange names */
+    return true;
 }
 
 /* Live records into a second file, each with its newest note *(note_compact)*, then rename. */
 static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t needed) {
     st_log *log = &inventory->logs[log_index];
     char path[ST_PATH_BYTES], fresh_path[ST_PATH_BYTES];
-    if (!log_path(inventory, log_index, "", path) ||
-        !log_path(inventory, log_index, ".new", fresh_path))
+    if (!log_path(inventory, log_index, "", path))
         return MS_BAD_REQUEST;
     /* Half as much again, so that the next compaction is as far away as this one was dear. */
-    size_t size = LOG_HEAD_BYTES + log->live_bytes + log->live_bytes / 2 + needed;
-    size = (size + LOG_BYTES_MIN - 1) / LOG_BYTES_MIN * LOG_BYTES_MIN;
+    size_t least = LOG_HEAD_BYTES + log->live_bytes + needed;
+    size_t size = least + log->live_bytes / 2;
+    size = (size + ST_LOG_BYTES_MIN - 1) / ST_LOG_BYTES_MIN * ST_LOG_BYTES_MIN;
+    if (size < reserve_of(inventory, log_index))
+        size = reserve_of(inventory, log_index);
     st_log fresh = {0};
-    ms_status status = log_create(fresh_path, size, &fresh);
+    bool is_spare;
+    ms_status status = open_fresh(inventory, log_index, least, size, fresh_path, &fresh, &is_spare);
     if (status != MS_OK)
         return status;
     uint64_t first = (uint64_t)log_index * ST_LOG_PAGES;
@@ -301,9 +283,10 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
         fresh.tail += commit_bytes(extent.tenant_length, extent.key_length);
     }
     ST_STEP("compact: written");
-    if (rename(fresh_path, path) != 0) {
-        log_unmap(&fresh);
-        unlink(fresh_path);
+    if (!rename_fresh(inventory, fresh_path, path, log->size, is_spare)) {
+        st_log_unmap(&fresh);
+        if (!is_spare)
+            unlink(fresh_path);
         return MS_IO_ERROR;
     }
     ST_STEP("compact: renamed");
@@ -316,7 +299,7 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
         at += head_at(&fresh, (uint32_t)(at / UNIT))->length;
     }
     fresh.live_bytes = log->live_bytes;
-    log_unmap(log);
+    st_log_unmap(log);
     *log = fresh;
     inventory->compactions++;
     return MS_OK;
@@ -325,19 +308,59 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
 static ms_status log_room(st_inventory *inventory, uint32_t page, size_t needed) {
     size_t log_index = page / ST_LOG_PAGES;
     st_log *log = &inventory->logs[log_index];
-    if (log->data == NULL) {
-        char path[ST_PATH_BYTES];
-        if (!log_path(inventory, log_index, "", path))
-            return MS_BAD_REQUEST;
-        return log_create(path, LOG_BYTES_MIN, log);
-    }
-    if (log->size - log->tail >= needed)
+    if (log->data != NULL && log->size - log->tail >= needed)
         return MS_OK;
+    char path[ST_PATH_BYTES];
+    if (!log_path(inventory, log_index, "", path))
+        return MS_BAD_REQUEST;
+    if (log->data == NULL)
+        return st_log_create(path, ST_LOG_BYTES_MIN, log);
     if (log->live_bytes < (log->tail - LOG_HEAD_BYTES) / 2)
         return log_compact(inventory, log_index, needed);
-    ms_status status = log_grow(log, needed);
-    if (status == MS_NO_SPACE && log->live_bytes < log->tail - LOG_HEAD_BYTES - needed)
+    ms_status status = st_log_grow(log, path, needed);
+    if (status == MS_NO_SPACE && log->live_bytes + needed <= log->tail - LOG_HEAD_BYTES)
         status = log_compact(inventory, log_index, needed);
+    return status;
+}
+
+/* ---- the reserve ---------------------------------------------------------------------------------------- */
+
+uint64_t st_inventory_reserve_bytes(uint64_t page_count) {
+    const st_inventory pool = {.page_count = page_count};
+    uint64_t bytes = reserve_of(&pool, 0); /* the spare file */
+    for (size_t at = 0; (uint64_t)at * ST_LOG_PAGES < page_count; at++)
+        bytes += reserve_of(&pool, at);
+    return bytes;
+}
+
+static ms_status make_spare(st_inventory *inventory) {
+    char path[ST_PATH_BYTES];
+    st_log spare = {0};
+    size_t size = reserve_of(inventory, 0);
+    if (!spare_path(inventory, path))
+        return MS_BAD_REQUEST;
+    ms_status status = st_log_create(path, size, &spare);
+    if (status != MS_OK)
+        return status;
+    st_log_unmap(&spare);
+    inventory->spare_bytes = size;
+    return MS_OK;
+}
+
+ms_status st_inventory_extend(st_inventory *inventory, uint64_t page_count) {
+    ms_status status = inventory->spare_bytes != 0 ? MS_OK : make_spare(inventory);
+    size_t end = (size_t)((page_count + ST_LOG_PAGES - 1) / ST_LOG_PAGES);
+    for (size_t at = 0; status == MS_OK && at < end && at < inventory->log_count; at++) {
+        st_log *log = &inventory->logs[at];
+        size_t reserve = reserve_of(inventory, at);
+        char path[ST_PATH_BYTES];
+        if (!log_path(inventory, at, "", path))
+            status = MS_BAD_REQUEST;
+        else if (log->data == NULL)
+            status = st_log_create(path, reserve, log);
+        else if (log->size < reserve)
+            status = st_log_grow(log, path, reserve - log->tail);
+    }
     return status;
 }
 
@@ -422,8 +445,8 @@ bool st_inventory_find(const st_inventory *inventory, uint32_t page, st_extent *
 
 bool st_inventory_next(const st_inventory *inventory, uint64_t *page, st_extent *extent) {
     for (uint64_t at = *page; at < inventory->page_count; at++) {
-        if (at % ST_LOG_PAGES == 0 && inventory->logs[at / ST_LOG_PAGES].data == NULL) {
-            at += ST_LOG_PAGES - 1; /* no log, no extents */
+        if (at % ST_LOG_PAGES == 0 && inventory->logs[at / ST_LOG_PAGES].live_bytes == 0) {
+            at += ST_LOG_PAGES - 1; /* no extents */
             continue;
         }
         if (inventory->index[at] == 0)
@@ -516,7 +539,7 @@ static ms_status log_find(const loading *of, size_t log_index, st_log *log) {
     }
     size_t size = (size_t)state.st_size / UNIT * UNIT;
     if (size < LOG_HEAD_BYTES || size / UNIT > UINT32_MAX ||
-        pread(fd, &magic, sizeof magic, 0) != sizeof magic || magic != LOG_MAGIC) {
+        pread(fd, &magic, sizeof magic, 0) != sizeof magic || magic != ST_LOG_MAGIC) {
         if (magic != 0) { /* else: killed before its first record */
             of->repair->logs_cut++;
             of->repair->bytes_cut += size;
@@ -525,9 +548,8 @@ static ms_status log_find(const loading *of, size_t log_index, st_log *log) {
         unlink(path);
         return MS_OK;
     }
-    ms_status status = log_map(log, fd, size);
-    if (status != MS_OK)
-        close(fd);
+    ms_status status = st_log_map(log, fd, size);
+    close(fd);
     return status;
 }
 
@@ -576,6 +598,21 @@ static void drop_overlaps(const loading *of) {
     }
 }
 
+/* One that an earlier process has made keeps its blocks, which may be the last. */
+static void find_spare(st_inventory *inventory) {
+    char path[ST_PATH_BYTES];
+    struct stat state;
+    if (!spare_path(inventory, path) || lstat(path, &state) != 0)
+        return;
+    bool is_whole = S_ISREG(state.st_mode) && state.st_uid == geteuid() &&
+                    (uint64_t)state.st_blocks * 512 >= (uint64_t)state.st_size &&
+                    (uint64_t)state.st_size >= reserve_of(inventory, 0);
+    if (is_whole)
+        inventory->spare_bytes = (size_t)state.st_size / UNIT * UNIT;
+    else
+        unlink(path);
+}
+
 ms_status st_inventory_open(const st_inventory_options *options, st_inventory_repair *repair,
                             st_inventory **out) {
     *repair = (st_inventory_repair){0};
@@ -594,6 +631,8 @@ ms_status st_inventory_open(const st_inventory_options *options, st_inventory_re
         status = strlen(options->folder) < sizeof inventory->folder ? MS_OK : MS_BAD_REQUEST;
     if (status == MS_OK)
         strcpy(inventory->folder, options->folder);
+    if (status == MS_OK)
+        find_spare(inventory);
     loading of = {.inventory = inventory, .options = options, .repair = repair};
     for (size_t at = 0; status == MS_OK && at < inventory->log_count; at++)
         status = log_load(&of, at);
@@ -610,7 +649,7 @@ void st_inventory_close(st_inventory *inventory) {
     if (inventory == NULL)
         return;
     for (size_t at = 0; inventory->logs != NULL && at < inventory->log_count; at++)
-        log_unmap(&inventory->logs[at]);
+        st_log_unmap(&inventory->logs[at]);
     if (inventory->index != NULL)
         munmap(inventory->index, inventory->page_count * sizeof(uint32_t));
     free(inventory->logs);

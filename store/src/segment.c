@@ -61,8 +61,8 @@ static bool shmem_allows_huge(void) {
     return is_read && strstr(text, "[never]") == NULL && strstr(text, "[deny]") == NULL;
 }
 
-static ms_status check_room(const st_segment_options *options, uint64_t bytes, char *error) {
-    const char *folder = options->hugetlb_dir != NULL ? options->hugetlb_dir : options->folder;
+/* Whether a file system has so many bytes left. */
+static ms_status look_for_room(const char *folder, uint64_t bytes, const char *what, char *error) {
     struct statvfs state;
     if (statvfs(folder, &state) != 0) {
         st_error_set(error, "cannot look at %s: %s", folder, strerror(errno));
@@ -73,11 +73,22 @@ static ms_status check_room(const st_segment_options *options, uint64_t bytes, c
     if (available >= bytes || state.f_blocks == 0)
         return MS_OK;
     st_error_set(error,
-                 "no room for a pool of %.1f MiB in %s: %.1f MiB are free there; give a smaller "
+                 "no room for %s of %.1f MiB in %s: %.1f MiB are free there; give a smaller "
                  "--pool-size or "
                  "another --segment-dir",
-                 (double)bytes / 1048576, folder, (double)available / 1048576);
+                 what, (double)bytes / 1048576, folder, (double)available / 1048576);
     return MS_NO_SPACE;
+}
+
+/* A pool takes more than its pages: their words, and the logs of what is in them. */
+static ms_status check_room(const st_segment_options *options, uint64_t words_bytes, char *error) {
+    uint64_t payload = options->page_count * MS_PAGE_SIZE;
+    uint64_t beside = words_bytes + st_inventory_reserve_bytes(options->page_count);
+    if (options->hugetlb_dir == NULL)
+        return look_for_room(options->folder, payload + beside, "a pool and its inventory", error);
+    ms_status status = look_for_room(options->hugetlb_dir, payload, "a pool", error);
+    return status != MS_OK ? status
+                           : look_for_room(options->folder, beside, "the inventory", error);
 }
 
 static ms_status find_grow_pages(const st_segment_options *options, st_segment *segment,
@@ -155,7 +166,7 @@ static ms_status make_files(const st_segment_options *options, st_segment *segme
     uint64_t pages = round_up(options->page_count, segment->grow_pages);
     segment->payload_bytes = pages * MS_PAGE_SIZE;
     segment->words_bytes = round_up(pages * sizeof(uint64_t), MS_PAGE_SIZE);
-    ms_status status = check_room(options, options->page_count * MS_PAGE_SIZE, error);
+    ms_status status = check_room(options, segment->words_bytes, error);
     if (status != MS_OK)
         return status;
     st_geometry geometry = {.page_count = options->page_count, .is_huge = segment->is_huge};

@@ -172,13 +172,25 @@ static bool pause_growth(st_server *server, int64_t pause_ns) {
     return is_stopping;
 }
 
+/* `pages` more pages become ready, with room in the inventory for what will lie there. */
+static ms_status grow_pool(st_server *server, uint64_t pages) {
+    st_segment *segment = &server->segments[0];
+    /* Growth comes in whole steps. */
+    uint64_t target = atomic_load(&segment->pages_ready) + pages + segment->grow_pages - 1;
+    pthread_mutex_lock(&server->lock);
+    ms_status status = st_inventory_extend(
+        segment->inventory, target < segment->page_count ? target : segment->page_count);
+    pthread_mutex_unlock(&server->lock);
+    return status == MS_OK ? st_segment_grow(segment, pages) : status;
+}
+
 /* Touches the rest of the pool, at touch_permille of a core. */
 static void *grow(void *argument) {
     st_server *server = argument;
     st_segment *segment = &server->segments[0];
     while (atomic_load(&segment->pages_ready) < segment->page_count) {
         int64_t before_ns = thread_cpu_ns();
-        ms_status status = st_segment_grow(segment, segment->grow_pages);
+        ms_status status = grow_pool(server, segment->grow_pages);
         if (status != MS_OK) {
             atomic_store(&server->pool_state, ST_POOL_SMALLER);
             st_log(server, 1,
@@ -296,9 +308,15 @@ static ms_status open_pool(st_server *server, char *error) {
     server->pages_kept = there;
     if (ready > segment->page_count)
         ready = segment->page_count;
-    status = there < ready ? st_segment_grow(segment, ready - there) : MS_OK;
-    if (status == MS_NO_SPACE && there != 0)
-        return MS_OK; /* the rest of the growth will say so */
+    status = grow_pool(server, there < ready ? ready - there : 0);
+    if (status == MS_NO_SPACE && there != 0) {
+        if (there >= segment->page_count)
+            st_log(server, 1,
+                   "inventory_not_reserved reason=\"%s is full: what is put may be refused until "
+                   "there is room\"",
+                   config->segment_dir);
+        return MS_OK; /* else the rest of the growth will say so */
+    }
     if (status != MS_OK)
         st_error_set(error, "no room for the first %.1f MiB of the pool in %s (%s)",
                      (double)config->ready_bytes / 1048576, config->segment_dir,

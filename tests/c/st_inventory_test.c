@@ -1,4 +1,4 @@
-// sources: store/src/inventory.c store/src/file.c mooncake_store/protocol/src/*.c
+// sources: store/src/inventory.c store/src/log_file.c store/src/file.c mooncake_store/protocol/src/*.c
 // flags of store/src: -DST_TEST_STEPS
 // timeout: 120
 /* The inventory of a segment: what a restart finds after a kill at any step, a torn tail, a compaction.
@@ -7,10 +7,12 @@
  * through; the parent then opens the files and compares with what had been acknowledged. */
 #include <assert.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -502,10 +504,66 @@ static void test_long_keys_and_growth(void) {
     st_inventory_close(inventory);
 }
 
+/* No file may grow any more, as in a file system that is full. */
+static void set_full(bool is_full) {
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    limit.rlim_cur = is_full ? 0 : limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+}
+
+static void test_the_reserve_is_there_when_the_file_system_is_full(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    CHECK(st_inventory_reserve_bytes(PAGES) == (3u * 256 + 64) * 1024);
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    CHECK(st_inventory_bytes(inventory) == (2u * 256 + 64) * 1024); /* and the spare file */
+    set_full(true);
+    seal(inventory, ST_LOG_PAGES, 12, "first of the second log");
+    seal(inventory, PAGES - 1, 13, "last");
+    for (uint32_t page = 0; page < 8; page++)
+        seal(inventory, page, 70 + page, "kept");
+    uint64_t version = 1000;
+    for (int round = 0; round < 6; round++)
+        churn(inventory, &version); /* each compacts, in the spare file */
+    for (int again = 0; again < 2; again++) {
+        for (uint32_t page = 0; page < 8; page++)
+            check_extent(inventory, page, 70 + page, "kept");
+        check_extent(inventory, PAGES - 1, 13, "last");
+        st_inventory_close(inventory);
+        inventory = reopen();
+        CHECK(repair.logs_cut == 0 && repair.dropped == 0);
+        CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    }
+    churn(inventory, &version); /* the spare file of an earlier process */
+
+    /* What is live has all of the reserve, and then a put is refused; nothing that is there is lost. */
+    uint32_t page = 300;
+    for (;; page++) {
+        st_extent extent = extent_of(page, 5000 + page, "small objects");
+        ms_status status = st_inventory_reserve(inventory, &extent);
+        if (status != MS_OK) {
+            CHECK(status == MS_NO_SPACE);
+            break;
+        }
+        words[page] = ms_word(5000 + page, 1);
+        st_inventory_commit(inventory, &extent);
+    }
+    CHECK(page - 300 > 1500 && page - 300 < 2100);
+    for (uint32_t at = 300; at < page; at++)
+        check_extent(inventory, at, 5000 + at, "small objects");
+    free_extent(inventory, 300, 5300);
+    seal(inventory, 300, 9000, "small objects");
+    set_full(false);
+    seal(inventory, page, 9001, "small objects");
+    st_inventory_close(inventory);
+}
+
 int main(void) {
     snprintf(folder, sizeof folder, "/tmp/st-inventory-test-XXXXXX");
     CHECK(mkdtemp(folder) != NULL);
     words_open();
+    CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     test_records_are_found_again();
     test_words_count_more_than_the_log();
     test_a_torn_tail_is_cut();
@@ -515,6 +573,7 @@ int main(void) {
     test_records_that_make_no_sense_are_dropped();
     test_a_log_of_hostile_bytes_ends_well();
     test_long_keys_and_growth();
+    test_the_reserve_is_there_when_the_file_system_is_full();
     st_inventory_erase(folder);
     CHECK(rmdir(folder) == 0);
     return 0;

@@ -1,4 +1,4 @@
-// sources: store/src/segment.c store/src/kept.c store/src/geometry.c store/src/inventory.c store/src/file.c mooncake_store/protocol/src/*.c
+// sources: store/src/segment.c store/src/kept.c store/src/geometry.c store/src/inventory.c store/src/log_file.c store/src/file.c mooncake_store/protocol/src/*.c
 // flags of store/src: -DST_TEST_STEPS
 // timeout: 120
 /* A segment's files and the next process: what it takes up, what it throws away, and after which kill. */

@@ -369,9 +369,15 @@ def test_a_file_system_that_is_full_is_named_in_the_log(host: Host, tmp_path: Pa
         with pytest.raises(OSError, match="No space left"):
             fill.write_bytes(bytes(24 * MIB))
         with Client(master.address) as client:
+            # What was set aside at the start is there: this is about one object for each 44 KiB.
+            for number in range(300):
+                assert client.put(f"kept/{number}", b"value") is True
             with pytest.raises(StorageFullError, match="file system") as refused:
-                client.put("key", b"value")
+                for number in range(1000):
+                    client.put(f"more/{number}", b"value")
             assert refused.value.code == "MS-1405" and refused.value.node == "node-a"
+            assert refused.value.hint and "make room" in refused.value.hint
+            assert all(client.get(f"kept/{number}") == b"value" for number in range(300))
             assert client.put_batch(["a", "b"], [b"v", b"v"])[0].code == "MS-1405"
             server.wait_log("inventory_not_extended status=NO_SPACE")
 
