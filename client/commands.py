@@ -7,7 +7,7 @@ result.  The sync and the async client carry them out in their own ways.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
@@ -308,7 +308,7 @@ def members() -> Command[list[Member]]:
     return Command(Method.MEMBERS, b"", decode)
 
 
-def counters(names: Sequence[str]) -> Command[Counters]:
+def counters(names: Mapping[int, str]) -> Command[Counters]:
     """What the master has counted; `names` are those of its metrics, by number."""
 
     def decode(body: bytes) -> Counters:
@@ -316,7 +316,7 @@ def counters(names: Sequence[str]) -> Command[Counters]:
         by_server: dict[int, dict[str, int]] = {}
         for item in frames.Counters.decode(body).items:
             # A newer master counts more than this side has names for.
-            name = names[item.id] if item.id < len(names) else f"metric_{item.id}"
+            name = names.get(item.id, f"metric_{item.id:08x}")
             counted = by_server.setdefault(item.label - 1, {}) if item.label else totals
             counted[name] = item.value
         return Counters(totals, by_server)

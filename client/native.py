@@ -66,11 +66,11 @@ def failure_error(failure: Any, key: str | None = None) -> StoreError:
 
 
 @functools.cache
-def metric_names() -> tuple[str, ...]:
-    """Return the names of what a master counts; STATUS answers by position in this list."""
+def metric_names() -> dict[int, str]:
+    """Return the names of what a master counts, by the numbers that STATUS has for them."""
     metric = ffi.new("ma_metric *")
-    names = []
+    names = {}
     for index in range(lib.ma_metric_count()):
         lib.ma_metric_get(index, metric)
-        names.append(ffi.string(metric.name).decode())
-    return tuple(names)
+        names[metric.number] = ffi.string(metric.name).decode()
+    return names

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -89,9 +89,9 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
         epoch: The master's.
     """
 
-    def __init__(self, address: str, metric_names: Sequence[str], epoch: int) -> None:
+    def __init__(self, address: str, metric_names: Mapping[int, str], epoch: int) -> None:
         self._address = address
-        self._metric_names = tuple(metric_names)
+        self._metric_names = metric_names
         self._epoch = epoch
         self._engine = AskingEngine()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc-call")

@@ -368,7 +368,7 @@ class MasterProcess:
         from mooncake_store.serving.grpc_server import GrpcServer
 
         inside = f"unix:{endpoints.unix_path}" if endpoints.unix_path else endpoints.master
-        names = [metric.name for metric in self.service.metrics]
+        names = {metric.number: metric.name for metric in self.service.metrics}
         service = self._grpc_service = MasterGrpcService(inside, names, endpoints.epoch)
         server = GrpcServer(
             lambda made: master_pb2_grpc.add_MasterServicer_to_server(service, made),  # type: ignore[no-untyped-call]

@@ -39,6 +39,7 @@ class Metric:
     help: str
     is_counter: bool
     is_labelled: bool
+    number: int  # by which STATUS names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ def metrics() -> tuple[Metric, ...]:
                 ffi.string(metric.help).decode(),
                 bool(metric.is_counter),
                 bool(metric.is_labelled),
+                metric.number,
             )
         )
     return tuple(found)

@@ -141,6 +141,7 @@ typedef struct cl_view {
     uint64_t version;
     uint32_t server, incarnation, segment, page;
     uint32_t epoch; /* the first in which this client knew the server by that number */
+    uint32_t tag;   /* of the message that opened it */
 } cl_view;
 
 /* Return OK when every item has its own status; another status when the call as a whole failed (then the

@@ -179,11 +179,13 @@ static inline int64_t cl_hedge_ns(uint64_t bytes, int64_t deadline_ns) {
 typedef struct cl_owed_view {
     struct cl_owed_view *next;
     cl_node *node;
-    te_connection *connection; /* its VIEW_OPEN is unanswered; NULL: its VIEW_CLOSE is not sent */
+    te_connection *connection; /* its VIEW_OPEN is unanswered; NULL: its VIEW_CLOSE is to be sent */
     ms_view_item item;
 } cl_owed_view;
 
-/* What the server says; TIMEOUT: a view that it opens later is closed again. */
+/* A number that tells a view from others of the same object; it comes again after 65,536 views. */
+uint16_t cl_view_next_tag(void);
+/* What the server says; without an answer a view that it has opened, or opens later, is closed again. */
 ms_status cl_view_ask(cl_client *client, cl_node *node, const ms_view_item *item,
                       int64_t deadline_ns);
 void cl_view_end(cl_client *client, const cl_view *view);
@@ -231,8 +233,8 @@ bool cl_lane_spawn(cl_client *client, void (*run)(void *argument), void *argumen
 void cl_lane_stop(cl_client *client);
 void cl_lane_close(cl_client *client);
 
-/* As cl_get and cl_locate, of items whose locations are all known here.  PENDING: the master has to be asked, and
- * nothing has been said about any item; call the other one. */
+/* As cl_get and cl_locate, of items whose locations are all known here.  PENDING: the master has to be asked, or a
+ * store server waited for that does not answer, and nothing has been said about any item; call the other one. */
 ms_status cl_get_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
                        cl_failure *failure);
 ms_status cl_locate_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
@@ -323,6 +325,9 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
                           cl_failure *failure);
 /* Asks the master whether it is there; opens a session where there is none (any more).  The transport's status. */
 ms_status cl_session_probe(cl_client *client, int64_t deadline_ns);
+/* A HELLO body of the longest tenant, token and name. */
+#define CL_HELLO_BYTES_MAX                                                                         \
+    (sizeof(ms_hello) + MS_TENANT_BYTES_MAX + MS_TOKEN_BYTES_MAX + MS_NAME_BYTES_MAX + 32u)
 /* HELLO body for a store server. */
 ms_status cl_hello_for_node(cl_client *client, uint8_t right, uint32_t incarnation, uint8_t *body,
                             size_t size, size_t *length);

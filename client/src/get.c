@@ -427,9 +427,15 @@ static ms_status look_up(cl_client *client, cl_item *items, read_state *states, 
     return status;
 }
 
-/* Reads whatever has a location. */
-static void read_located(cl_client *client, cl_item *items, read_state *states, size_t count,
-                         int64_t deadline_ns, cl_failure *failure) {
+/* Whether somebody is to be asked who has been silent, so that it may take until the deadline. */
+static bool is_long(const read_state *state) {
+    return state->node != NULL &&
+           (state->is_patient || cl_node_state(state->node) != CL_BREAKER_CLOSED);
+}
+
+/* Reads whatever has a location.  False: it would have to wait for somebody who does not answer, and may not. */
+static bool read_located(cl_client *client, cl_item *items, read_state *states, size_t count,
+                         bool may_wait, int64_t deadline_ns, cl_failure *failure) {
     bool any = false;
     uint64_t batch_bytes = 0;
     for (size_t i = 0; i < count; i++)
@@ -442,7 +448,10 @@ static void read_located(cl_client *client, cl_item *items, read_state *states, 
         any = any || (items[i].status == MS_PENDING && states[i].node != NULL);
     }
     if (!any)
-        return;
+        return true;
+    for (size_t i = 0; !may_wait && i < count; i++)
+        if (is_long(&states[i]))
+            return false;
     for (size_t i = 0; i < count; i++)
         if (states[i].node != NULL)
             states[i].is_hurried =
@@ -455,10 +464,13 @@ static void read_located(cl_client *client, cl_item *items, read_state *states, 
         for (size_t i = 0; i < count; i++)
             if (states[i].node != NULL &&
                 (state == CL_BREAKER_OPEN || (int)cl_node_state(states[i].node) <= state)) {
+                if (!may_wait)
+                    return false; /* it has fallen silent meanwhile */
                 cl_node_settle(client, states[i].node, deadline_ns);
                 read_node(client, states[i].node, false, items, states, count, deadline_ns,
                           failure);
             }
+    return true;
 }
 
 /* Items that wait: with a location, or (false) without one. */
@@ -508,6 +520,7 @@ static bool is_common(const cl_item *items, size_t count, ms_status status) {
     return true;
 }
 
+/* !may_ask: PENDING where the master would be asked, or somebody waited for who does not answer. */
 static ms_status get(cl_client *client, cl_item *items, size_t count, bool may_ask,
                      int64_t deadline_ns, cl_failure *failure) {
     read_state scratch[CL_SCRATCH_ITEMS], *states = scratch;
@@ -529,8 +542,11 @@ static ms_status get(cl_client *client, cl_item *items, size_t count, bool may_a
         }
         size_t missing = count_waiting(items, states, count, false);
         /* What is known does not wait for the master. */
-        if (missing < pending)
-            read_located(client, items, states, count, deadline_ns, failure);
+        if (missing < pending &&
+            !read_located(client, items, states, count, may_ask, deadline_ns, failure)) {
+            status = MS_PENDING;
+            break;
+        }
         if (may_ask && count_waiting(items, states, count, false) != 0)
             asked = look_up(client, items, states, count, deadline_ns, failure);
         pending =
@@ -597,8 +613,10 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
             continue;
         }
         const ms_extent *extent = &state.location->extents[replica->extent_first];
-        ms_view_item wanted = {
-            .version = state.location->version, .segment = replica->segment, .page = extent->page};
+        ms_view_item wanted = {.version = state.location->version,
+                               .segment = replica->segment,
+                               .tag = cl_view_next_tag(),
+                               .page = extent->page};
         int64_t began_ns = te_now_ns();
         status = cl_view_ask(client, state.node, &wanted,
                              limit_of(state.node, has_other_replica(&state), 0, deadline_ns));
@@ -613,6 +631,7 @@ ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t 
                               .incarnation = replica->incarnation,
                               .segment = replica->segment,
                               .page = extent->page,
+                              .tag = wanted.tag,
                               .epoch = state.node->epoch_first};
             atomic_fetch_add(&client->holders, 1);
             item->status = MS_OK;

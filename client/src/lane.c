@@ -1,8 +1,8 @@
 /* Where asyncio's reads that need no master run when calls that may wait for it hold all workers.
  *
- * One thread and a bounded queue, started when first needed.  What runs here asks no master: a read that turns out to
- * need one is handed on to the workers (see cl_get_known).  So whatever the master does, a read whose location is
- * known waits for other such reads only.
+ * One thread and a bounded queue, started when first needed.  What runs here asks no master, and gives a store server
+ * the hedge's time: a read that turns out to need more is handed on to the workers (see cl_get_known).  So whatever the
+ * master and a frozen server do, a read whose location is known waits for other such reads only.
  */
 #include "cl_internal.h"
 

@@ -28,7 +28,7 @@ void cl_nodes_destroy(cl_client *client) {
 
 static ms_status open_channel(cl_client *client, cl_node *node, uint8_t right,
                               const char *addresses, const char *unix_path, te_channel **channel) {
-    uint8_t hello[512];
+    uint8_t hello[CL_HELLO_BYTES_MAX];
     size_t length = 0;
     ms_status status =
         cl_hello_for_node(client, right, node->incarnation, hello, sizeof hello, &length);
@@ -44,7 +44,7 @@ static ms_status open_channel(cl_client *client, cl_node *node, uint8_t right,
 
 /* With members_lock held. */
 static void set_session(cl_client *client, cl_node *node) {
-    uint8_t hello[512];
+    uint8_t hello[CL_HELLO_BYTES_MAX];
     size_t length;
     /* Of those that read nobody asks for a session: their connections stay. */
     if (cl_hello_for_node(client, MS_RIGHT_WRITE, node->incarnation, hello, sizeof hello,

@@ -74,9 +74,10 @@ static PyObject *call_view_open(PyObject *self, PyObject *const *arguments, Py_s
     cl_python_return(state);
     PyObject *result = NULL;
     if (job.items[0].status == MS_OK) {
-        result = Py_BuildValue("KK(KIIIII)", (unsigned long long)view.address,
+        result = Py_BuildValue("KK(KIIIIII)", (unsigned long long)view.address,
                                (unsigned long long)view.size, (unsigned long long)view.version,
-                               view.server, view.incarnation, view.segment, view.page, view.epoch);
+                               view.server, view.incarnation, view.segment, view.page, view.epoch,
+                               view.tag);
         if (result == NULL) {
             state = cl_python_leave();
             cl_view_close(PyLong_AsUnsignedLongLong(arguments[0]), &view);
@@ -94,8 +95,8 @@ static PyObject *call_view_close(PyObject *self, PyObject *arguments) {
     (void)self;
     unsigned long long handle, version;
     cl_view view = {0};
-    if (!PyArg_ParseTuple(arguments, "K(KIIIII)", &handle, &version, &view.server,
-                          &view.incarnation, &view.segment, &view.page, &view.epoch))
+    if (!PyArg_ParseTuple(arguments, "K(KIIIIII)", &handle, &version, &view.server,
+                          &view.incarnation, &view.segment, &view.page, &view.epoch, &view.tag))
         return NULL;
     view.version = version;
     PyThreadState *state = cl_python_leave();

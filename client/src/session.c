@@ -41,7 +41,7 @@ ms_status cl_hello_for_node(cl_client *client, uint8_t right, uint32_t incarnati
 
 ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
                           cl_failure *failure) {
-    uint8_t hello[MS_TOKEN_BYTES_MAX + 1024], answer[4096];
+    uint8_t hello[CL_HELLO_BYTES_MAX], answer[4096];
     size_t length;
     te_connection *connection = NULL;
     bool is_other_cluster = false;
@@ -53,7 +53,9 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
         goto out; /* another caller has done it */
     status = write_hello(client, 0, 0, 0, hello, sizeof hello, &length);
     if (status != MS_OK) {
-        cl_fail(failure, status, "connect", "master", "tenant, token and name are too long");
+        cl_fail(failure, status, "connect", "master",
+                "a tenant has at most %u bytes, a token %u, a name %u", MS_TENANT_BYTES_MAX,
+                MS_TOKEN_BYTES_MAX, MS_NAME_BYTES_MAX);
         goto out;
     }
     /* Said once: whoever else connects meanwhile would open a session that this client does not know, and work in it. */

@@ -1,12 +1,14 @@
 /* The messages about views, and those that are still owed: a server counts a view until it is told of its end.
  *
- * A view that nobody here looks at must not stay open there.  Two things could leave one behind at a server that
- * is frozen or overloaded:
- * - its VIEW_OPEN is unanswered at the deadline.  Whether the server opens it is seen on that connection only
- *   (closing another view of the same pages in its place would be fatal), so the connection is kept, and the late
- *   answer read.  A client that closes leaves it at that: a server opens no view for a connection that is closed.
- * - its VIEW_CLOSE could not be sent, because no connection could be made.  It is sent later.  One that was sent is
- *   handled once, also when its answer is not waited for.
+ * A view that nobody here looks at must not stay open there.  Three things could leave one behind at a server that
+ * is frozen, overloaded or killed:
+ * - its VIEW_OPEN is unanswered at the deadline.  A VIEW_CLOSE could overtake it, so the connection is kept, and the
+ *   late answer read.  A client that closes leaves it at that: a server opens no view for a connection that is closed.
+ * - the connection of its VIEW_OPEN ends without an answer.  The server may have opened it and died then, and its next
+ *   life counts it still: its VIEW_CLOSE is sent.  The tag, which is another one for each view, keeps that from ending
+ *   another view of the same object in its place.
+ * - its VIEW_CLOSE is not answered: it could not be sent, or the server died before it handled it.  It is sent again;
+ *   one that was handled finds nothing to end.
  * A server that is restarted has its table of views still, so what is owed to its former life goes to the next one.
  * The keeper settles them.
  */
@@ -14,6 +16,7 @@
 
 #define UNANSWERED_MAX 4u /* more would take all connections to a frozen server */
 #define CLOSE_TIMEOUT_NS 2000000000
+#define SETTLE_TIMEOUT_NS 300000000
 #define LOOK_NS 1000000
 #define ANSWER_REST_NS 10000000 /* for the rest of an answer that has begun to come */
 
@@ -66,6 +69,12 @@ static void owe(cl_client *client, cl_owed_view *owed) {
     pthread_mutex_unlock(&client->owed_lock);
 }
 
+/* Of all clients of this process, for which a server keeps one list. */
+uint16_t cl_view_next_tag(void) {
+    static atomic_uint last;
+    return (uint16_t)(atomic_fetch_add(&last, 1) + 1);
+}
+
 ms_status cl_view_ask(cl_client *client, cl_node *node, const ms_view_item *item,
                       int64_t deadline_ns) {
     pthread_mutex_lock(&client->owed_lock);
@@ -88,29 +97,36 @@ ms_status cl_view_ask(cl_client *client, cl_node *node, const ms_view_item *item
         }
         int64_t rest_ns = te_now_ns() + ANSWER_REST_NS;
         status = receive_view(owed->connection, deadline_ns > rest_ns ? deadline_ns : rest_ns);
-        if (status == MS_REFUSED)
+        owed->connection = NULL;
+        if (status == MS_REFUSED) {
             status = MS_UNAVAILABLE;
+        } else if (cl_is_transport(status) || status == MS_BAD_FRAME) {
+            owe(client, owed); /* nobody knows: it is closed later, if it is there */
+            return status;
+        }
     }
     free(owed);
     return status;
 }
 
-static ms_status tell_closed(cl_node *node, const ms_view_item *item) {
+static ms_status tell_closed(cl_node *node, const ms_view_item *item, int64_t timeout_ns) {
     te_connection *connection = NULL;
-    int64_t deadline_ns = te_now_ns() + CLOSE_TIMEOUT_NS;
+    int64_t deadline_ns = te_now_ns() + timeout_ns;
     ms_status status = send_view(node, MS_VIEW_CLOSE, item, &connection, deadline_ns);
-    if (status != MS_OK)
-        return status;
-    /* Else it is handled, whatever becomes of the answer. */
-    return receive_view(connection, deadline_ns) == MS_REFUSED ? MS_REFUSED : MS_OK;
+    if (status == MS_OK)
+        status = receive_view(connection, deadline_ns);
+    return status == MS_NOT_FOUND ? MS_OK : status; /* it has ended before */
 }
 
 void cl_view_end(cl_client *client, const cl_view *view) {
     cl_node *node = cl_node_of_view(client, view);
     if (node == NULL)
         return;
-    ms_view_item item = {.version = view->version, .segment = view->segment, .page = view->page};
-    if (tell_closed(node, &item) == MS_OK)
+    ms_view_item item = {.version = view->version,
+                         .segment = (uint16_t)view->segment,
+                         .tag = (uint16_t)view->tag,
+                         .page = view->page};
+    if (tell_closed(node, &item, CLOSE_TIMEOUT_NS) == MS_OK)
         return;
     cl_owed_view *owed = malloc(sizeof *owed);
     if (owed == NULL)
@@ -119,14 +135,12 @@ void cl_view_end(cl_client *client, const cl_view *view) {
     owe(client, owed);
 }
 
-/* Whether nothing more is to be done about it. */
-static bool settle(cl_client *client, cl_owed_view *owed, bool is_last) {
+/* Whether nothing more is to be done about it.  *silent: a node that is not asked again in this round. */
+static bool settle(cl_client *client, cl_owed_view *owed, bool is_last, cl_node **silent) {
     cl_node *now = cl_node_now(client, owed->node);
     if (owed->connection != NULL && now != owed->node) {
-        /* Restarted since it was asked: whether it had opened the view nobody can tell.  If so, and it is rare, the
-         * view ends with this process. */
-        te_checkin(owed->connection, false);
-        return true;
+        te_checkin(owed->connection, false); /* restarted since it was asked */
+        owed->connection = NULL;
     }
     if (owed->connection != NULL) {
         int which;
@@ -136,11 +150,17 @@ static bool settle(cl_client *client, cl_owed_view *owed, bool is_last) {
                 te_checkin(owed->connection, false);
             return is_last;
         }
-        if (receive_view(owed->connection, te_now_ns() + ANSWER_REST_NS) != MS_OK)
-            return true;
-        owed->connection = NULL; /* it is open there: now its VIEW_CLOSE is owed */
+        ms_status status = receive_view(owed->connection, te_now_ns() + ANSWER_REST_NS);
+        owed->connection = NULL;
+        if (status != MS_OK && !cl_is_transport(status) && status != MS_BAD_FRAME)
+            return true; /* it was not opened */
     }
-    return tell_closed(now, &owed->item) == MS_OK || is_last;
+    if (now == *silent || cl_node_state(now) != CL_BREAKER_CLOSED)
+        return is_last;
+    ms_status status = tell_closed(now, &owed->item, SETTLE_TIMEOUT_NS);
+    if (status == MS_TIMEOUT)
+        *silent = now;
+    return status == MS_OK || is_last;
 }
 
 void cl_views_settle(cl_client *client, bool is_last) {
@@ -149,9 +169,10 @@ void cl_views_settle(cl_client *client, bool is_last) {
     client->owed = NULL;
     client->owed_unanswered = 0;
     pthread_mutex_unlock(&client->owed_lock);
+    cl_node *silent = NULL;
     while (owed != NULL) {
         cl_owed_view *next = owed->next;
-        if (settle(client, owed, is_last))
+        if (settle(client, owed, is_last, &silent))
             free(owed);
         else
             owe(client, owed);

@@ -91,6 +91,7 @@ typedef struct ma_metric {
     const char *help; /* a sentence */
     bool is_counter;  /* else a gauge */
     bool is_labelled; /* a value a store server */
+    uint32_t number;  /* by which STATUS names it: the same in every version */
 } ma_metric;
 
 typedef struct ma_sample {

@@ -2,12 +2,15 @@
  * one value a store server each.
  *
  * Names are those of docs/metrics.md without the prefix `mooncake_store_`; what ends in `_total` only
- * grows.  STATUS and scrapes read the same list, so a sample's id is its position in both.
+ * grows.  A sample's id is its position in the list.  In STATUS it is the CRC32C of its name, so that client and
+ * master of different versions, whose lists differ, mean the same by it.
  */
 #include "service.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "ms_crc32c.h"
 
 /* ---- what the core counts --------------------------------------------------------------------- */
 
@@ -162,7 +165,7 @@ static const struct {
 };
 #define PER_SERVER (sizeof per_server / sizeof *per_server)
 
-/* ---- the last one: a client finds what it knows by position ---------------------------------------------- */
+/* ---- the list --------------------------------------------------------------------------------------------- */
 
 static const ma_metric version_metric = {
     .name = "master_version",
@@ -194,6 +197,27 @@ void ma_metric_get(size_t id, ma_metric *metric) {
         *metric = version_metric;
     }
     metric->is_counter = metric->name != NULL && ends_with_total(metric->name);
+    if (metric->name != NULL)
+        metric->number = ms_crc32c(0, metric->name, strlen(metric->name));
+}
+
+#define METRICS_MAX 256u
+
+/* Of each position in the list; asked for a hundred at a time, under the lock. */
+static uint32_t numbers[METRICS_MAX];
+
+static void fill_numbers(void) {
+    for (size_t id = 0; id < ma_metric_count() && id < METRICS_MAX; id++) {
+        ma_metric metric;
+        ma_metric_get(id, &metric);
+        numbers[id] = metric.number;
+    }
+}
+
+static uint32_t number_of(uint32_t id) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill_numbers);
+    return id < METRICS_MAX ? numbers[id] : 0;
 }
 
 /* As the server has told it; NULL: not yet. */
@@ -287,7 +311,7 @@ typedef struct sample_writer {
 
 static void write_sample(void *context, ma_sample sample) {
     sample_writer *writer = context;
-    ms_counter counter = {.id = sample.id, .label = sample.label, .value = sample.value};
+    ms_counter counter = {.id = number_of(sample.id), .label = sample.label, .value = sample.value};
     MS_WRITER_STRUCT(writer->out, &counter);
     writer->count++;
 }

@@ -34,10 +34,12 @@ typedef struct views_head {
 _Static_assert(sizeof(views_head) == VIEWS_HEAD_BYTES, "on disk");
 
 /* As persisted; pid 0 = free. */
+#define START_TIME_MASK ((UINT64_C(1) << 48) - 1)
+
 typedef struct view_slot {
     uint64_t version;
-    uint64_t
-        start_time; /* of the process, clock ticks since boot: tells it from a later one of that pid */
+    /* Of the process, clock ticks since boot: tells it from a later one of that pid. */
+    uint64_t start_time : 48, tag : 16;
     uint32_t pid;
     uint16_t segment;
     uint16_t check; /* of the rest */
@@ -119,7 +121,7 @@ static uint64_t start_time_of(uint32_t pid) {
     for (int field = 2; at != NULL && field < 22; field++) {
         at = strchr(at + 1, ' ');
     }
-    return at != NULL ? strtoull(at + 1, NULL, 10) : 0;
+    return at != NULL ? strtoull(at + 1, NULL, 10) & START_TIME_MASK : 0;
 }
 
 /* Lock held.  The entry of a process, made and watched when it is its first view. */
@@ -190,9 +192,10 @@ static ms_status open_one(st_server *server, view_process *process, const ms_vie
     uint32_t slot = views->free_first, next_free = views->links[slot].next_same;
     view_slot *entry = &views->slots[slot];
     view_slot filled = {.version = item->version,
-                        .start_time = process->start_time,
+                        .start_time = process->start_time & START_TIME_MASK,
+                        .tag = item->tag,
                         .pid = process->pid,
-                        .segment = (uint16_t)item->segment,
+                        .segment = item->segment,
                         .page = item->page,
                         .page_count = extent.page_count};
     filled.check = check_of(&filled);
@@ -374,7 +377,8 @@ static ms_status close_one(st_views *views, view_process *process, const ms_view
     for (uint32_t slot = first != NULL ? (uint32_t)first->value : NO_SLOT; slot != NO_SLOT;
          slot = views->links[slot].next_same) {
         const view_slot *entry = &views->slots[slot];
-        if (entry->version == item->version && entry->segment == item->segment) {
+        if (entry->version == item->version && entry->segment == item->segment &&
+            entry->tag == item->tag) {
             close_slot(views, process, slot);
             return MS_OK;
         }

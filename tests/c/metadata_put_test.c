@@ -386,6 +386,14 @@ static void what_is_put_after_a_trim_is_there(void) {
             EXPECT(h->core->is_trimmed);
         }
         EXPECT(!harness_exists(h, name(1)));
+        /* What comes and goes between two ticks is seen by the next one all the same. */
+        EXPECT(harness_put(h, "brief", 4096) == MS_OK);
+        EXPECT(harness_remove(h, "brief", false, 9) == MS_PENDING);
+        h->answer_count = 0;
+        let_time_pass(500);
+        EXPECT(!h->core->is_trimmed);
+        let_time_pass(1500);
+        EXPECT(h->core->is_trimmed);
         harness_check(h);
     }
     uint32_t refused = 0;

@@ -558,10 +558,10 @@ static inline ms_status client_read(client *self, uint32_t page, uint64_t versio
 }
 
 /* VIEW_OPEN or VIEW_CLOSE of one object. */
-static inline ms_status client_view(client *self, uint16_t method, uint32_t page,
-                                    uint64_t version) {
+static inline ms_status client_view_tagged(client *self, uint16_t method, uint32_t page,
+                                           uint64_t version, uint16_t tag) {
     uint8_t body[8 + sizeof(ms_view_item)], answer[64];
-    ms_view_item item = {.version = version, .page = page};
+    ms_view_item item = {.version = version, .tag = tag, .page = page};
     uint32_t list[2] = {1, 0}, answered;
     memcpy(body, list, 8);
     memcpy(body + 8, &item, sizeof item);
@@ -575,6 +575,11 @@ static inline ms_status client_view(client *self, uint16_t method, uint32_t page
     CHECK(reply.header.body_length == 12);
     memcpy(&answered, answer + 8, sizeof answered);
     return (ms_status)answered;
+}
+
+static inline ms_status client_view(client *self, uint16_t method, uint32_t page,
+                                    uint64_t version) {
+    return client_view_tagged(self, method, page, version, 0);
 }
 
 /* A writer that freezes: HELLO, then a WRITE whose payload stops half way. */

@@ -44,6 +44,29 @@ static void test_views(void) {
     stop(&master, &node);
 }
 
+/* A client that does not know whether one was opened closes it and no other. */
+static void test_a_close_ends_the_view_of_its_tag(void) {
+    master master;
+    node node;
+    client client;
+    start(&master, &node);
+    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    uint8_t byte = 1;
+    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
+    CHECK_STATUS(client_put(&client, &put), MS_OK);
+    for (uint16_t tag = 7; tag <= 9; tag++)
+        CHECK_STATUS(client_view_tagged(&client, MS_VIEW_OPEN, 3, version_of(1), tag), MS_OK);
+    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 10), MS_NOT_FOUND);
+    CHECK(node_counter(&node, "views") == 3);
+    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 8), MS_OK);
+    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 8), MS_NOT_FOUND);
+    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 9), MS_OK);
+    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 7), MS_OK);
+    CHECK(node_counter(&node, "views") == 0);
+    client_close(&client);
+    stop(&master, &node);
+}
+
 static void test_views_end_with_their_process(void) {
     master master;
     node node;
@@ -216,6 +239,7 @@ static void test_copies_between_servers(void) {
 
 int main(void) {
     RUN(test_views());
+    RUN(test_a_close_ends_the_view_of_its_tag());
     RUN(test_views_end_with_their_process());
     RUN(test_views_have_a_quota());
     RUN(test_copies_between_servers());

@@ -6,6 +6,7 @@ a machine that may be busy.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mooncake_store import Client
+from mooncake_store import AsyncClient, Client
 from mooncake_store.cli.bench.cluster import Cluster, ServerProcess
 from mooncake_store.errors import StoreError, UnavailableError
 
@@ -315,3 +316,27 @@ def test_opening_without_a_master_ends_in_time() -> None:
     with pytest.raises(UnavailableError):
         Client(address, connect_timeout_s=30.0, wait_for_master=False)
     assert time.monotonic() - begun_s < SOON_S
+
+
+def test_reads_of_a_frozen_server_hold_up_no_others_of_asyncio(
+    cluster: Cluster, far: Client
+) -> None:
+    put_on(far, "silent", b"v" * 4096, 0)
+    put_on(far, "speaks", b"w" * 4096, 1)
+
+    async def read_both() -> tuple[int, bytes | None]:
+        settings = {"use_local_paths": False, "worker_threads": 1, "timeout_s": DEADLINE_S}
+        async with AsyncClient(cluster.address, **settings) as client:
+            assert await client.get("silent") == b"v" * 4096
+            assert await client.get("speaks") == b"w" * 4096
+            with frozen(cluster.servers[0]):
+                held = [asyncio.create_task(client.get("silent")) for _ in range(8)]
+                await asyncio.sleep(0.02)  # all of them are with the worker, or in the lane
+                value = await client.get("speaks")
+                waiting = sum(not each.done() for each in held)
+                assert await asyncio.gather(*held) == [None] * len(held)
+        return waiting, value
+
+    waiting, value = asyncio.run(read_both())
+    assert value == b"w" * 4096
+    assert waiting == 8, "the other read waited for some of a frozen server"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -165,12 +164,11 @@ def lone_cluster() -> Iterator[Cluster]:
 @contextmanager
 def frozen(cluster: Cluster) -> Iterator[None]:
     server = cluster.servers[0]
-    server.signal(signal.SIGSTOP)
+    server.freeze()
     try:
-        time.sleep(0.2)  # its threads stop one after the other
         yield
     finally:
-        server.signal(signal.SIGCONT)
+        server.thaw()
 
 
 @pytest.mark.timeout(120)

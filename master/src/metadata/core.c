@@ -356,8 +356,20 @@ static bool is_empty(const md_core *core) {
     return true;
 }
 
+static bool holds_memory(const md_core *core) {
+    for (uint32_t i = 0; i < MD_SHARDS; i++)
+        if (core->shards[i].record_capacity != 0)
+            return true;
+    return false;
+}
+
 /* What is kept for the next object goes, once, when there has been none for a while. */
 static void trim(md_core *core) {
+    if (core->is_trimmed &&
+        holds_memory(core)) { /* it may have come and gone since the last tick */
+        core->is_trimmed = false;
+        core->empty_since_ms = MD_NEVER;
+    }
     if (!is_empty(core)) {
         core->empty_since_ms = MD_NEVER;
         core->is_trimmed = false;

@@ -307,8 +307,9 @@ class ViewItem(Record):
     version: int
     segment: int
     page: int
+    tag: int = 0
 
-    LAYOUT: ClassVar[Layout] = Layout("ms_view_item", "version:Q segment:I page:I")
+    LAYOUT: ClassVar[Layout] = Layout("ms_view_item", "version:Q segment:H tag:H page:I")
 
 
 @dataclass(frozen=True, slots=True)

@@ -790,10 +790,12 @@ typedef struct ms_attached {
 } ms_attached;
 _Static_assert(sizeof(ms_attached) == 16, "wire");
 
-/* VIEW_OPEN: body = list of ms_view_item; answer: list of u32 status.  VIEW_CLOSE: the same, no checks. */
+/* VIEW_OPEN: body = list of ms_view_item; answer: list of u32 status.  VIEW_CLOSE: the same, no checks.  The tag tells
+ * views of the same object apart: a close ends one that was opened with its tag, so that a client which does not know
+ * whether its VIEW_OPEN was handled can close that one and no other. */
 typedef struct ms_view_item {
     uint64_t version;
-    uint32_t segment;
+    uint16_t segment, tag;
     uint32_t page;
 } ms_view_item;
 _Static_assert(sizeof(ms_view_item) == 16, "wire");

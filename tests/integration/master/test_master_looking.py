@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mooncake_store._native import ffi, lib
+from mooncake_store._native import lib
+from mooncake_store.client.native import metric_names
 from mooncake_store.errors import Status
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.frames import Frame
@@ -195,16 +196,25 @@ def test_members_and_keepalive_tell_of_changes(bench: Any, master: Any, client: 
 
 def test_status_has_the_counters_by_the_names_of_the_list(client: Any, server: Any) -> None:
     client.put(b"key")
-    metric = ffi.new("ma_metric *")
-    values = {}
-    for counter in client.value(Method.STATUS).items:
-        lib.ma_metric_get(counter.id, metric)
-        values[ffi.string(metric.name).decode(), counter.label] = counter.value
+    names = metric_names()
+    values = {
+        (names[counter.id], counter.label): counter.value
+        for counter in client.value(Method.STATUS).items
+    }
     assert values["sessions", 0] == 1
     assert values["servers", 0] == 1
     assert values["server_up", server.number + 1] == 1
     assert values["server_bytes", server.number + 1] == 1024 * PAGE
     assert values["server_objects", server.number + 1] == 1
+
+
+def test_metrics_have_the_same_numbers_in_every_version() -> None:
+    names = metric_names()
+    assert len(names) == lib.ma_metric_count(), "two names have one number"
+    by_name = {name: number for number, name in names.items()}
+    assert by_name["objects"] == 0xE32A3CDE
+    assert by_name["master_version"] == 0xD354D21B
+    assert by_name["server_storage_full_total"] == 0x92AD4E6E
 
 
 def test_events_tell_what_happened_in_order(client: Any, server: Any) -> None:

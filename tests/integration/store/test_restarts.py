@@ -6,6 +6,7 @@ right one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -302,3 +303,44 @@ def test_a_view_keeps_its_bytes_while_its_server_is_killed_and_the_pool_is_overf
         wait_until(lambda: open_views() == 0)
         # Its pages are the pool's again.
         assert client.put("large", bytes(6 * MIB))
+
+
+def test_no_view_is_left_behind_by_a_server_that_is_killed_while_it_opens_them(host: Host) -> None:
+    master = host.master()
+    server = host.server(master, name="node-a")
+    is_over = threading.Event()
+
+    def look(client: Client) -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(StoreError), client.view("seen", timeout_s=1.0) as memory:
+                assert memory is None or bytes(memory) == value_of("seen")
+
+    with contextlib.ExitStack() as clients:
+        opened = [clients.enter_context(Client(master.address)) for _ in range(3)]
+        first = opened[0]
+
+        def freeing() -> int:
+            return first.counters().totals["pool_freeing_bytes"]
+
+        assert first.put("seen", value_of("seen")) is True
+        kept = first.view("seen")
+        threads = [threading.Thread(target=look, args=(client,)) for client in opened]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(5):
+                time.sleep(0.1)
+                server.kill()
+                server = host.server(master, name="node-a")
+                wait_readable(first, ["seen"], 15.0)
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+        assert first.remove("seen") is True
+        time.sleep(1.5)  # the keeper of each client has looked at what is owed
+        assert freeing() > 0, "a view that is open was ended in place of another one"
+        assert kept.memory is not None and bytes(kept.memory) == value_of("seen")
+        kept.close()
+        # What a life of the server opened and could not tell of is closed too.
+        wait_until(lambda: freeing() == 0, 8.0)
