@@ -54,6 +54,7 @@ class Operation(IntEnum):
     SIZES = 9
     COMMAND = 10
     GET_RANGE = 11
+    LEASE = 12
 
 
 def keys_of(key: str | Sequence[str]) -> str | list[str]:
