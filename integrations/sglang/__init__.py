@@ -1,0 +1,1 @@
+"""SGLang: pages of HiCache's third level in the store."""
