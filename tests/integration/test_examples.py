@@ -8,7 +8,8 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from mooncake_store.client import async_client, client, prefix
+from mooncake_store.client import async_client, client
+from mooncake_store.protocol import prefix
 
 MODULES = {"client": client, "async_client": async_client, "prefix": prefix}
 
