@@ -119,22 +119,3 @@ def test_processes_of_the_store_end_in_the_middle_of_requests(
             check(answers, many)
             loaded = sum(each["loaded"] for each in answers)
         assert loaded
-
-
-@pytest.mark.parametrize("connector", CONNECTORS)
-def test_a_pool_that_is_too_small(
-    connector: str,
-    vllm_python: Path,
-    model: Path,
-    logs: Path,
-    tmp_path: Path,
-    computed: dict[str, list[int]],
-) -> None:
-    many = many_of(computed)
-    # A prompt is 5 blocks of 64 KiB; of 24 of them 3 find room.
-    with (
-        Cluster(pool_size_bytes=1 * MIB, servers=1) as cluster,
-        start(connector, vllm_python, model, logs, tmp_path, cluster.address) as engine,
-    ):
-        for _ in range(3):
-            check(ask_many(engine, many), many)
