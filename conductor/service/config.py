@@ -13,7 +13,7 @@ from mooncake_store.runtime import is_loopback
 __all__ = ["DEFAULT_HTTP_PORT", "ConductorConfig"]
 
 DEFAULT_HTTP_PORT = 7710
-"""Of HTTP."""
+"""Of HTTP; the proxy is one above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,12 @@ class ConductorConfig:
         "",
         "the store to follow: host:port, or etcd://... of a cluster; empty: none, instances tell "
         "of their blocks themselves",
+    )
+    proxy: bool = setting(
+        False, "serve an OpenAI-compatible reverse proxy in front of the instances"
+    )
+    proxy_port: int = setting(
+        DEFAULT_HTTP_PORT + 1, "of the proxy; 0 = any", minimum=0, maximum=65535
     )
     cluster: str = setting(
         "",
@@ -94,7 +100,8 @@ class ConductorConfig:
     )
     request_s_max: float = setting(
         600.0,
-        "how long a request counts when nobody reports its end",
+        "a request is given up after this: its deadline in the proxy, and how long it counts when "
+        "nobody reports its end",
         minimum=0.1,
         maximum=86_400,
     )

@@ -229,6 +229,10 @@ class ConductorCore:
         _, counts = self.scheduler.heartbeat(name, sequence, report, self.now_s())
         return counts
 
+    def suspect(self, name: str) -> None:
+        """Give an instance nothing until it is heard of again: it could not be reached."""
+        self.scheduler.suspect(name)
+
     def instances(self) -> list[dict[str, Any]]:
         """Return all that are registered."""
         now_s, scheduler = self.now_s(), self.scheduler

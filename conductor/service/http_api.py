@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -76,6 +76,8 @@ def _answered(handler: Handler) -> Handler:
             return await handler(request)
         except StoreError as error:
             return JSONResponse(error_document(error), _status_of(error))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
 
     return answer
 

@@ -56,6 +56,8 @@ METRICS = (
     MetricRow("moved_bytes_total", "counter", "", "Of the replicas that were made."),
     MetricRow("moves_waiting", "gauge", "", "Replicas still to be made."),
     MetricRow("pinned_blocks", "gauge", "", "Blocks pinned for requests under way."),
+    MetricRow("proxy_requests_total", "counter", "status", "Answers of the proxy, by HTTP status."),
+    MetricRow("proxy_retries_total", "counter", "", "Requests that were sent to another instance."),
 )  # fmt: skip
 """Everything that a conductor counts; docs/metrics.md is made from it."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from mooncake_store.conductor.service.config import ConductorConfig
 from mooncake_store.conductor.service.core import ConductorCore
+from mooncake_store.conductor.service.proxy import Proxy
 from mooncake_store.conductor.service.store_follower import StoreFollower
 from mooncake_store.conductor.service.store_link import OpenStore
 from mooncake_store.conductor.service.store_worker import StoreWorker
@@ -42,6 +43,7 @@ class Endpoints:
     pid: int
     address: str
     http_port: int
+    proxy_port: int | None
 
     @property
     def url(self) -> str:
@@ -62,6 +64,8 @@ class ConductorProcess:
         self._open_store = open_store
         self._follower: StoreFollower | None = None
         self._worker: StoreWorker | None = None
+        self._proxy: Proxy | None = None
+        self._proxy_http: HttpServer | None = None
         self.core = ConductorCore(config)
         self._held: dict[str, socket.socket] = {}
         self._http: HttpServer | None = None
@@ -96,6 +100,13 @@ class ConductorProcess:
         )
         self._http = HttpServer(app, self._held["HTTP"], connections_max=_CONNECTIONS_MAX)
         self._http.start()
+        if config.proxy:
+            self._reserve("proxy", config.proxy_port).listen(1024)
+            self._proxy = Proxy(self.core)
+            self._proxy_http = HttpServer(
+                self._proxy.application(), self._held["proxy"], connections_max=_CONNECTIONS_MAX
+            )
+            self._proxy_http.start()
         self._sweeper = asyncio.create_task(self._sweep())
         if config.master and self._open_store is not None:
             self._begin_store(config, self._open_store)
@@ -114,6 +125,7 @@ class ConductorProcess:
             pid=os.getpid(),
             address=config.address,
             http_port=self._port_of("HTTP") or 0,
+            proxy_port=self._port_of("proxy"),
         )
 
     def _begin_store(self, config: ConductorConfig, open_store: OpenStore) -> None:
@@ -234,6 +246,19 @@ class ConductorProcess:
         return exposition(self.core, self._counted)
 
     def _counted(self) -> dict[str, float]:
+        return {**self._counted_of_store(), **self._counted_of_proxy()}
+
+    def _counted_of_proxy(self) -> dict[str, float]:
+        proxy = self._proxy
+        if proxy is None:
+            return {}
+        statuses = {
+            f"proxy_requests_total{{{status}}}": count
+            for status, count in proxy.counts.statuses.items()
+        }
+        return {"proxy_retries_total": proxy.counts.retries, **statuses}
+
+    def _counted_of_store(self) -> dict[str, float]:
         follower, worker = self._follower, self._worker
         if follower is None or worker is None:
             return {}
@@ -259,6 +284,8 @@ class ConductorProcess:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+        if self._proxy_http is not None:
+            await self._proxy_http.stop(self._config.stop_timeout_s)
         if self._follower is not None:
             await asyncio.to_thread(self._follower.stop, _LOOP_S)
         if self._worker is not None:

@@ -190,6 +190,13 @@ class Scheduler:
         self._show(found)
         return found
 
+    def suspect(self, name: str) -> None:
+        """Close an instance until its next heartbeat; one that is not registered is no matter."""
+        found = self.instances.find(name)
+        if found is not None and found.state is State.OPEN:
+            found.state = State.SILENT
+            self._show(found)
+
     def remove(self, name: str) -> Instance:
         """Forget an instance and all that is under way on it."""
         found = self.instances.remove(name)

@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.line_process import LineProcess, opened
+from tests.engines.line_process import LineProcess
 
 SCRIPT = Path(__file__).with_name("server_engine.py")
 
 pytestmark = pytest.mark.timeout(900)
 
 
-Servers = tuple[LineProcess, LineProcess]
-
-
-@pytest.fixture(scope="module")
-def servers(lmcache_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Two processes with LMCache."""
-    log = tmp_path_factory.mktemp("lmcache-server") / "lmcache.log"
-    with (
-        LineProcess([lmcache_python, SCRIPT], log) as first,
-        LineProcess([lmcache_python, SCRIPT], log) as second,
-    ):
-        yield first, second
-
-
-def server(process: LineProcess, address: str) -> AbstractContextManager[LineProcess]:
+def server(python: Path, folder: Path, address: str, **settings: Any) -> LineProcess:
     adapter = {
         "type": "plugin",
         "module_path": "mooncake_store.integrations.lmcache.server",
         "class_name": "MooncakeStoreL2",
-        "adapter_params": {"master": address, "pin_timeout_s": 600},
+        "adapter_params": {"master": address, "pin_timeout_s": 600, **settings},
     }
-    return opened(process, adapter=adapter)
+    return LineProcess([python, SCRIPT, json.dumps(adapter)], folder / "lmcache.log")
 
 
-def test_chunks_outlive_the_server(servers: Servers, cluster: Cluster) -> None:
-    with server(servers[0], cluster.address) as first:
+def test_chunks_outlive_the_server(lmcache_python: Path, tmp_path: Path, cluster: Cluster) -> None:
+    with server(lmcache_python, tmp_path, cluster.address) as first:
         assert first.ask({"do": "load", "chunks": 3})["loaded"] == 0
         assert first.ask({"do": "store", "chunks": 3, "seed": 1}) == {"stored": 3}
         stored = first.ask({"do": "load", "chunks": 3})
         assert stored["l2"] == 0  # from its own memory
 
     with (
-        server(servers[1], cluster.address) as second,
+        server(lmcache_python, tmp_path, cluster.address) as second,
         Client(cluster.address, strict=True) as store,
     ):
         keys = [listed.key for listed in store.list()]
@@ -61,7 +47,7 @@ def test_chunks_outlive_the_server(servers: Servers, cluster: Cluster) -> None:
         assert not any(listed.is_pinned for listed in store.list())  # looked up, locked, unlocked
 
     with (
-        server(servers[1], cluster.address) as third,
+        server(lmcache_python, tmp_path, cluster.address) as third,
         Client(cluster.address, strict=True) as store,
     ):
         data = bytearray(store.get(keys[0]) or b"")
@@ -72,7 +58,7 @@ def test_chunks_outlive_the_server(servers: Servers, cluster: Cluster) -> None:
         assert corrupted["sum"] != stored["sum"]
 
     with (
-        server(servers[1], cluster.address) as fourth,
+        server(lmcache_python, tmp_path, cluster.address) as fourth,
         Client(cluster.address, strict=True) as store,
     ):
         for key in keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from collections.abc import Callable, Iterator
@@ -27,18 +28,23 @@ class Conductor:
     ports: dict[str, int]
 
     def ask(
-        self, method: str, path: str, body: Any = None, port: str = "http"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        port: str = "http",
+        headers: dict[str, str] | None = None,
     ) -> tuple[int, Any, dict[str, str]]:
         """Return status, document and headers."""
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=20)
         try:
             raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(method, path, raw)
+            connection.request(method, path, raw, headers or {})
             answer = connection.getresponse()
             data = answer.read()
-            headers = {name.lower(): value for name, value in answer.getheaders()}
-            is_json = headers.get("content-type", "").startswith("application/json")
-            return answer.status, json.loads(data) if is_json else data.decode(), headers
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            is_json = found.get("content-type", "").startswith("application/json")
+            return answer.status, json.loads(data) if is_json else data.decode(), found
         finally:
             connection.close()
 
@@ -55,8 +61,8 @@ class Conductor:
 Start = Callable[..., Conductor]
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
+@contextlib.contextmanager
+def starting() -> Iterator[Start]:
     """Starts conductors with flags, and ends them."""
     children = []
 
@@ -77,11 +83,20 @@ def start() -> Iterator[Start]:
         )
         children.append(child)
         ready = child.wait_ready(READY_TIMEOUT_S)
-        return Conductor(child, {"http": ready["http_port"]})
+        return Conductor(child, {what: ready[f"{what}_port"] for what in ("http", "proxy")})
 
-    yield begin
-    for child in children:
-        child.end()
+    try:
+        yield begin
+    finally:
+        for child in children:
+            child.end()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """`starting`, for a test."""
+    with starting() as begin:
+        yield begin
 
 
 @pytest.fixture
