@@ -8,11 +8,11 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOT", "LineProcess"]
+__all__ = ["ROOT", "LineProcess", "opened"]
 
 ROOT = Path(__file__).parents[2]
 START_S = 500.0  # a first start compiles; a machine may be busy
@@ -118,3 +118,13 @@ class LineProcess:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+@contextlib.contextmanager
+def opened(process: LineProcess, **given: Any) -> Iterator[LineProcess]:
+    """Have a process make its engine anew: processes are few, as what they import takes seconds."""
+    process.ask({"do": "open", **given})
+    try:
+        yield process
+    finally:
+        process.ask({"do": "close"})

@@ -1,15 +1,15 @@
 """LMCache beside an engine, without the engine: its storage manager with a remote backend.
 
-remote_engine.py OPTIONS   OPTIONS: JSON of LMCache's settings
-
-Lines in: {"do": "store" or "load", "tokens": N, "seed": S}; S makes the cache's content.  Answers:
-to a store how many chunks there are, to a load how many were found and what sum they have.
+Lines in: {"do": "open", "options": {...}} with LMCache's settings, then {"do": "store" or "load",
+"tokens": N, "seed": S}, then {"do": "close"}; S makes the cache's content.  Answers: to a store how
+many chunks there are, to a load how many were found and what sum they have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -87,15 +87,23 @@ class Engine:
         backends = self.manager.storage_backends
         return {"backends": sorted(backends)}
 
+    def close(self) -> dict[str, Any]:
+        self.manager.close()
+        return {}
+
 
 def main() -> None:
-    engine = Engine(json.loads(sys.argv[1]))
+    engine: Any = None
     print("READY", flush=True)
     for line in sys.stdin:
         given = json.loads(line)
-        answer = getattr(engine, given.pop("do"))(**given)
+        do = given.pop("do")
+        if do == "open":
+            os.environ.update(given.get("environment", {}))
+            engine, answer = Engine(given["options"]), {}
+        else:
+            answer = getattr(engine, do)(**given)
         print("ANSWER " + json.dumps(answer), flush=True)
-    engine.manager.close()
 
 
 if __name__ == "__main__":

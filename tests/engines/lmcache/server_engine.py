@@ -1,9 +1,8 @@
 """LMCache's server without its network: its storage manager with an L2 adapter.
 
-server_engine.py ADAPTER   ADAPTER: JSON of one --l2-adapter
-
-Lines in: {"do": "store", "chunks": N, "seed": S} or {"do": "load", "chunks": N}; both with `dtype`
-and `salt`.  Answers: how many chunks went to, or came from, the second level, and their sum.
+Lines in: {"do": "open", "adapter": {...}} with one --l2-adapter, then {"do": "store", "chunks": N,
+"seed": S} or {"do": "load", "chunks": N}, both with `dtype` and `salt`, then {"do": "close"}.
+Answers: how many chunks went to, or came from, the second level, and their sum.
 """
 
 from __future__ import annotations
@@ -101,15 +100,22 @@ class Server:
     def status(self) -> dict[str, Any]:
         return dict(self.adapter.report_status())
 
+    def close(self) -> dict[str, Any]:
+        self.manager.close()
+        return {}
+
 
 def main() -> None:
-    server = Server(json.loads(sys.argv[1]))
+    server: Any = None
     print("READY", flush=True)
     for line in sys.stdin:
         given = json.loads(line)
-        answer = getattr(server, given.pop("do"))(**given)
+        do = given.pop("do")
+        if do == "open":
+            server, answer = Server(**given), {}
+        else:
+            answer = getattr(server, do)(**given)
         print("ANSWER " + json.dumps(answer), flush=True)
-    server.manager.close()
 
 
 if __name__ == "__main__":

@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.line_process import LineProcess
+from tests.engines.line_process import LineProcess, opened
 
 SCRIPT = Path(__file__).with_name("server_engine.py")
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def server(python: Path, folder: Path, address: str, **settings: Any) -> LineProcess:
+Servers = tuple[LineProcess, LineProcess]
+
+
+@pytest.fixture(scope="module")
+def servers(lmcache_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Two processes with LMCache."""
+    log = tmp_path_factory.mktemp("lmcache-server") / "lmcache.log"
+    with (
+        LineProcess([lmcache_python, SCRIPT], log) as first,
+        LineProcess([lmcache_python, SCRIPT], log) as second,
+    ):
+        yield first, second
+
+
+def server(process: LineProcess, address: str) -> AbstractContextManager[LineProcess]:
     adapter = {
         "type": "plugin",
         "module_path": "mooncake_store.integrations.lmcache.server",
         "class_name": "MooncakeStoreL2",
-        "adapter_params": {"master": address, "pin_timeout_s": 600, **settings},
+        "adapter_params": {"master": address, "pin_timeout_s": 600},
     }
-    return LineProcess([python, SCRIPT, json.dumps(adapter)], folder / "lmcache.log")
+    return opened(process, adapter=adapter)
 
 
-def test_chunks_outlive_the_server(lmcache_python: Path, tmp_path: Path, cluster: Cluster) -> None:
-    with server(lmcache_python, tmp_path, cluster.address) as first:
+def test_chunks_outlive_the_server(servers: Servers, cluster: Cluster) -> None:
+    with server(servers[0], cluster.address) as first:
         assert first.ask({"do": "load", "chunks": 3})["loaded"] == 0
         assert first.ask({"do": "store", "chunks": 3, "seed": 1}) == {"stored": 3}
         stored = first.ask({"do": "load", "chunks": 3})
         assert stored["l2"] == 0  # from its own memory
 
     with (
-        server(lmcache_python, tmp_path, cluster.address) as second,
+        server(servers[1], cluster.address) as second,
         Client(cluster.address, strict=True) as store,
     ):
         keys = [listed.key for listed in store.list()]
@@ -47,7 +61,7 @@ def test_chunks_outlive_the_server(lmcache_python: Path, tmp_path: Path, cluster
         assert not any(listed.is_pinned for listed in store.list())  # looked up, locked, unlocked
 
     with (
-        server(lmcache_python, tmp_path, cluster.address) as third,
+        server(servers[1], cluster.address) as third,
         Client(cluster.address, strict=True) as store,
     ):
         data = bytearray(store.get(keys[0]) or b"")
@@ -58,7 +72,7 @@ def test_chunks_outlive_the_server(lmcache_python: Path, tmp_path: Path, cluster
         assert corrupted["sum"] != stored["sum"]
 
     with (
-        server(lmcache_python, tmp_path, cluster.address) as fourth,
+        server(servers[1], cluster.address) as fourth,
         Client(cluster.address, strict=True) as store,
     ):
         for key in keys:

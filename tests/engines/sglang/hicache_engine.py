@@ -1,9 +1,8 @@
 """SGLang's HiCache without its server: its backend factory and its pool in host memory.
 
-hicache_engine.py BACKEND EXTRA [LAYOUT]   BACKEND: `dynamic` or `mooncake`; EXTRA: JSON
-
-Lines in: {"do": "set" or "get" or "exists" or "hybrid" or "clear", ...}; a page's content follows
-from its number and a seed.
+Lines in: {"do": "open", "backend": `dynamic` or `mooncake`, "extra": {...}, "layout": ...}, then
+{"do": "set" or "get" or "exists" or "hybrid" or "clear", ...}, then {"do": "close"}.  A page's
+content follows from its number and a seed.
 """
 
 from __future__ import annotations
@@ -181,17 +180,25 @@ class Cache:
         self.backend.clear()
         return {}
 
+    def close(self) -> dict[str, Any]:
+        # SGLang closes neither its own backend nor what that has opened.
+        for each in (self.backend, getattr(self.backend, "store", None)):
+            if hasattr(each, "close"):
+                each.close()
+        return {}
+
 
 def main() -> None:
-    layout = sys.argv[3] if len(sys.argv) > 3 else "page_first"
-    cache = Cache(sys.argv[1], json.loads(sys.argv[2]), layout)
+    cache: Any = None
     print("READY", flush=True)
     for line in sys.stdin:
         given = json.loads(line)
-        answer = getattr(cache, given.pop("do"))(**given)
+        do = given.pop("do")
+        if do == "open":
+            cache, answer = Cache(**given), {}
+        else:
+            answer = getattr(cache, do)(**given)
         print("ANSWER " + json.dumps(answer), flush=True)
-    if hasattr(cache.backend, "close"):
-        cache.backend.close()
 
 
 if __name__ == "__main__":

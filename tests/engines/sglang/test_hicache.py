@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.line_process import LineProcess
+from tests.engines.line_process import LineProcess, opened
 
 SCRIPT = Path(__file__).with_name("hicache_engine.py")
 PAGES = [1, 2, 3]
@@ -39,17 +40,35 @@ def theirs(address: str) -> dict[str, Any]:
     }
 
 
+Ranks = tuple[LineProcess, LineProcess]
+
+
+@pytest.fixture(scope="module")
+def ranks(sglang_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two processes with SGLang."""
+    log = tmp_path_factory.mktemp("sglang") / "sglang.log"
+    with (
+        LineProcess([sglang_python, SCRIPT], log) as first,
+        LineProcess([sglang_python, SCRIPT], log) as second,
+    ):
+        yield first, second
+
+
 def rank(
-    python: Path, folder: Path, extra: dict[str, Any], *, backend: str = "dynamic", layout: str = ""
-) -> LineProcess:
-    command = [python, SCRIPT, backend, json.dumps(extra), layout or "page_first"]
-    return LineProcess(command, folder / "sglang.log")
+    process: LineProcess,
+    extra: dict[str, Any],
+    *,
+    backend: str = "dynamic",
+    layout: str = "page_first",
+) -> AbstractContextManager[LineProcess]:
+    return opened(process, backend=backend, extra=extra, layout=layout)
 
 
+@pytest.mark.parametrize("layout", ["page_first", "layer_first"])
 def test_pages_outlive_the_engine_that_computed_them(
-    sglang_python: Path, tmp_path: Path, cluster: Cluster
+    ranks: Ranks, cluster: Cluster, layout: str
 ) -> None:
-    with rank(sglang_python, tmp_path, ours(cluster.address)) as first:
+    with rank(ranks[0], ours(cluster.address), layout=layout) as first:
         assert first.ask({"do": "exists", "pages": PAGES}) == {"count": 0}
         stored = first.ask({"do": "set", "pages": PAGES, "seed": 1})
         assert stored["done"] == [True] * 3
@@ -60,7 +79,7 @@ def test_pages_outlive_the_engine_that_computed_them(
         }  # fmt: skip
 
     with (
-        rank(sglang_python, tmp_path, ours(cluster.address)) as second,
+        rank(ranks[1], ours(cluster.address), layout=layout) as second,
         Client(cluster.address, strict=True) as store,
     ):
         assert second.ask({"do": "exists", "pages": [*PAGES, 4]}) == {"count": 3}
@@ -84,17 +103,36 @@ def test_pages_outlive_the_engine_that_computed_them(
         assert second.ask({"do": "get", "pages": [9]})["done"] == [False]
 
 
-def test_its_unmodified_mooncake_backend(
-    sglang_python: Path, tmp_path: Path, cluster: Cluster
-) -> None:
-    with rank(sglang_python, tmp_path, theirs(cluster.address), backend="mooncake") as first:
+def test_ranks_and_layouts_share_nothing(ranks: Ranks, cluster: Cluster) -> None:
+    with rank(ranks[0], ours(cluster.address)) as first:
+        assert first.ask({"do": "set", "pages": PAGES, "seed": 1})["done"] == [True] * 3
+    for extra, layout in (
+        (ours(cluster.address, tp_rank=1), "page_first"),
+        (ours(cluster.address), "layer_first"),
+    ):
+        with rank(ranks[1], extra, layout=layout) as other:
+            assert other.ask({"do": "exists", "pages": PAGES}) == {"count": 0}
+
+
+def test_pages_as_tensors(ranks: Ranks, cluster: Cluster) -> None:
+    extra = ours(cluster.address, interface_v1=0)
+    with rank(ranks[0], extra, layout="layer_first") as process:
+        stored = process.ask({"do": "set", "pages": PAGES, "seed": 1})
+        assert stored["done"] is True
+        assert process.ask({"do": "exists", "pages": [*PAGES, 4]}) == {"count": 3}
+        loaded = process.ask({"do": "get", "pages": PAGES})
+        assert loaded == {"done": [True] * 3, "sum": stored["sum"]}
+
+
+def test_its_unmodified_mooncake_backend(ranks: Ranks, cluster: Cluster) -> None:
+    with rank(ranks[0], theirs(cluster.address), backend="mooncake") as first:
         stored = first.ask({"do": "set", "pages": PAGES, "seed": 1})
         assert stored["done"] == [True] * 3
         answer = first.ask(HYBRID)
         assert answer["equal"]
         assert answer["hit"] == 3
         assert answer["pools"] == [4, 3]
-    with rank(sglang_python, tmp_path, theirs(cluster.address), backend="mooncake") as second:
+    with rank(ranks[1], theirs(cluster.address), backend="mooncake") as second:
         assert second.ask({"do": "exists", "pages": [*PAGES, 4]}) == {"count": 3}
         loaded = second.ask({"do": "get", "pages": PAGES})
         assert loaded == {"done": [True] * 3, "sum": stored["sum"]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.vllm.vllm_process import PROMPTS, VllmProcess, made
+from tests.engines.vllm.vllm_process import ONE_THREAD, PROMPTS, VllmProcess, made
 
 MARGIN_LEAST = 0.02
 
@@ -29,7 +29,7 @@ def computed(vllm_python: Path, model: Path, logs: Path) -> dict[str, list[int]]
     Sums depend, in their last bits, on what else is computed in the same step; where two tokens are
     about equally likely, that decides.
     """
-    with VllmProcess(vllm_python, model, logs / "reference") as engine:
+    with VllmProcess(vllm_python, model, logs / "reference", environment=ONE_THREAD) as engine:
         answers = engine.generate_all(list(PROMPTS.values()), margins=True)
     return {
         name: each["tokens"]

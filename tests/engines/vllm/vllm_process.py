@@ -11,11 +11,14 @@ from typing import Any
 from tests.engines.environments import ENVIRONMENTS
 from tests.engines.line_process import ANSWER_S, START_S, LineProcess
 
-__all__ = ["PROCESSES", "PROMPTS", "SCRIPT", "VllmProcess", "made", "ours", "theirs"]
+__all__ = ["ONE_THREAD", "PROCESSES", "PROMPTS", "SCRIPT", "VllmProcess", "made", "ours", "theirs"]
 
 SCRIPT = Path(__file__).with_name("engine.py")
 MIB = 1 << 20
 
+# An engine's threads spin while they wait for each other: where others want the cores, too, a step
+# of milliseconds takes some hundred.
+ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # scheduler and worker in others, as by default
 
 _PROMPT = [(7 * at + 3) % 199 for at in range(163)]
