@@ -41,7 +41,8 @@ static void test_idle_costs_nothing(void) {
     CHECK(with_ns < without_ns + 40000000);
 }
 
-static void test_peer_is_killed(void) {
+/* Its address comes from a child, which is to be killed. */
+static pid_t open_pair_of_two_processes(void) {
     int pipes[2];
     CHECK(pipe(pipes) == 0);
     pid_t child = fork();
@@ -58,6 +59,11 @@ static void test_peer_is_killed(void) {
     asker = kit_asker();
     channel = kit_channel(asker, address, NULL, 16);
     wait_for_endpoint();
+    return child;
+}
+
+static void test_peer_is_killed(void) {
+    pid_t child = open_pair_of_two_processes();
     uint8_t *buffer = malloc(4 * MIB);
     CHECK_STATUS(read_once(0, buffer, 4 * MIB), MS_OK);
     kill(child, SIGKILL);
@@ -71,11 +77,41 @@ static void test_peer_is_killed(void) {
     te_engine_close(asker);
 }
 
+/* Rails break under a write while the peer does not run: it says later that its ends are gone, and the write goes on. */
+static void test_frozen_peer_confirms_late(void) {
+    pid_t child = open_pair_of_two_processes();
+    uint8_t *buffer = calloc(1, 4 * MIB);
+    CHECK_STATUS(write_once(0, buffer, 4 * MIB), MS_OK); /* opens the endpoint for writes */
+    uint64_t failures = look().rail_failures;
+    kill(child, SIGSTOP);
+    for (int nic = 0; nic < 4; nic++)
+        network_loss_set(nic, true);
+    pid_t waker = fork();
+    if (waker == 0) {
+        pause_ms(1200);
+        kill(child, SIGCONT);
+        _exit(0);
+    }
+    int64_t begun = te_now_ns();
+    CHECK_STATUS(write_once(0, buffer, 4 * MIB), MS_OK);
+    CHECK(te_now_ns() - begun > 600 * INT64_C(1000000));
+    CHECK(look().rail_failures > failures);
+    for (int nic = 0; nic < 4; nic++)
+        network_loss_set(nic, false);
+    waitpid(waker, NULL, 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    free(buffer);
+    te_channel_close(channel);
+    te_engine_close(asker);
+}
+
 int main(int argc, char **argv) {
     setenv("MOONCAKE_STORE_RDMA_WRITE_BYTES_MIN", "0", 0);
     setenv("MOONCAKE_STORE_RDMA_WAIT_MS", "3000", 0);
     setvbuf(stderr, NULL, _IOLBF, 0);
-    RUN(test_peer_is_killed); /* first: it forks */
+    RUN(test_peer_is_killed); /* first: they fork */
+    RUN(test_frozen_peer_confirms_late);
     RUN(test_one_percent_loss);
     RUN(test_idle_costs_nothing);
     run_suite(argc, argv);

@@ -263,7 +263,7 @@ static void leave(exchange *moved, te_rdma_rail *rail) {
         if (lost[i].item != NO_ITEM)
             moved->returned[moved->returned_count++] = lost[i];
     moved->is_fenced = moved->has_words = false; /* the bytes go over several rails from now on */
-    if (had_writes && !te_rdma_rail_confirm(moved->endpoint, rail, te_now_ns()) &&
+    if (had_writes && !te_rdma_rail_confirm(moved->endpoint, rail, moved->deadline_ns) &&
         moved->status == MS_OK) {
         moved->status = MS_IO_ERROR;
         te_channel_set_error(moved->channel, "an RDMA queue pair broke, and the peer did not "
