@@ -3,12 +3,13 @@
  * A view that nobody here looks at must not stay open there.  Three things could leave one behind at a server that
  * is frozen, overloaded or killed:
  * - its VIEW_OPEN is unanswered at the deadline.  A VIEW_CLOSE could overtake it, so the connection is kept, and the
- *   late answer read.  A client that closes leaves it at that: a server opens no view for a connection that is closed.
+ *   late answer read *(close_follows)*.  A client that closes leaves it at that: a server opens no view for a connection
+ *   that is closed.
  * - the connection of its VIEW_OPEN ends without an answer.  The server may have opened it and died then, and its next
- *   life counts it still: its VIEW_CLOSE is sent.  The tag, which is another one for each view, keeps that from ending
- *   another view of the same object in its place.
+ *   life counts it still: its VIEW_CLOSE is sent *(open_settled)*.  The tag, which is another one for each view, keeps
+ *   that from ending another view of the same object in its place *(close_tagged)*.
  * - its VIEW_CLOSE is not answered: it could not be sent, or the server died before it handled it.  It is sent again;
- *   one that was handled finds nothing to end.
+ *   one that was handled finds nothing to end *(close_repeated)*.
  * A server that is restarted has its table of views still, so what is owed to its former life goes to the next one.
  * The keeper settles them.
  */

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol_model.details import inventory_file, note, number, transfer
+from protocol_model.details import inventory_file, note, number, transfer, view_end
 from protocol_model.extent import healing as extent_healing
 from protocol_model.extent import rules as extent_rules
 from protocol_model.extent import scenarios as extent_scenarios
@@ -28,6 +28,7 @@ DETAILS = {
     "transfer": transfer,
     "notes": note,
     "numbers": number,
+    "ends of views": view_end,
 }
 
 

@@ -1,1 +1,1 @@
-"""Three small models: a server's inventory file, the attempts of one transfer, notes."""
+"""Small models: an inventory file, the attempts of one transfer, notes, numbers, ends of views."""

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "protocol-model"))
 
 from protocol_model import catalogue  # noqa: E402
-from protocol_model.details import inventory_file, note, number, transfer  # noqa: E402
+from protocol_model.details import inventory_file, note, number, transfer, view_end  # noqa: E402
 from protocol_model.extent.rules import RULES as EXTENT_RULES  # noqa: E402
 from protocol_model.replicas.rules import RULES as REPLICAS_RULES  # noqa: E402
 from protocol_model.search import Limits, breadth_first, walk  # noqa: E402
@@ -41,7 +41,7 @@ def test_without_the_rule_it_breaks(case: catalogue.Case) -> None:
 
 def test_every_rule_is_left_out_once() -> None:
     rules = [*EXTENT_RULES, *REPLICAS_RULES]
-    for detail in (inventory_file, transfer, note, number):
+    for detail in (inventory_file, transfer, note, number, view_end):
         rules += detail.RULES
     assert len(rules) == len(set(rules))
     assert sorted(case.name for case in LESS_ONE_RULE) == sorted(rules)
@@ -52,6 +52,13 @@ def test_every_rule_is_in_the_protocol_and_nothing_else() -> None:
     rules = text[text.index("\n## Rules") : text.index("\n## Model")]
     named = set(re.findall(r"\*([a-z]+(?:_[a-z]+)*)\*", rules))
     assert named == {case.name for case in LESS_ONE_RULE}
+
+
+def test_a_close_without_its_tag_takes_a_page_from_under_a_view() -> None:
+    case = next(case for case in LESS_ONE_RULE if case.name == "close_tagged")
+    found = case.run(COUNTEREXAMPLE)
+    assert found.violation is not None and found.violation.startswith("S2: a page that somebody")
+    assert "the server handles a close of view 1, and ends view 0" in found.labels
 
 
 def test_random_walks_end_well() -> None:
