@@ -180,8 +180,9 @@ def _document(config: SimConfig) -> dict[str, Any]:
     from dataclasses import asdict
 
     from mooncake_store.conductor.report import without_nan
+    from mooncake_store.conductor.sim_config import TABLES
 
-    return without_nan(asdict(config))
+    return without_nan({name: asdict(getattr(config, name)) for name in TABLES})
 
 
 def _names(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -233,13 +233,18 @@ TABLES: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class SimConfig:
-    """Everything that a simulation is told beside the trace."""
+    """Everything that a simulation is told beside the trace.
+
+    Attributes:
+        given: Fields of `scheduler` that file or flags have set; no policy's name changes them.
+    """
 
     cluster: ClusterConfig = ClusterConfig()
     model: ModelConfig = ModelConfig()
     slo: SloConfig = SloConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     replay: ReplayConfig = ReplayConfig()
+    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.cluster.prefill_nodes % self.cluster.group_nodes:
@@ -263,6 +268,7 @@ class SimConfig:
         """
         document = read_file(path, TABLES) if path else {}
         values: dict[str, Any] = {}
+        named: set[str] = set()  # of the scheduler, by its file or a flag
         for name, kind in TABLES.items():
             given = dict((flags or {}).get(name, {}))
             table = document.get(name, {})
@@ -273,14 +279,26 @@ class SimConfig:
                         f"there is no policy {policy!r}: {', '.join(POLICIES)} are known"
                     )
                 document = {**document, name: {**POLICIES[policy], **table}}
+                flags_given = {flag for flag, value in given.items() if value is not None}
+                named = {one.replace("-", "_") for one in (*table, *flags_given)}
             values[name] = load(
                 kind, name, flags=given, environment={}, document=document, path=path or ""
             ).values
-        return cls(**values)
+        fields = {
+            item.field
+            for item in settings_of(SchedulerConfig, "scheduler")
+            if item.name in named or item.field in named
+        }
+        return cls(**values, given=frozenset(fields - {"policy"}))
 
 
 def with_policy(config: SimConfig, policy: str, **changes: Any) -> SimConfig:
     """Return the configuration with a named policy, and single settings of the scheduler.
+
+    Args:
+        config: What its file or flags have set of the scheduler beats the policy.
+        policy: One of `POLICIES`.
+        changes: By field, what beats both; they stay when another policy is named.
 
     Raises:
         ConfigError: There is no such policy.
@@ -291,12 +309,18 @@ def with_policy(config: SimConfig, policy: str, **changes: Any) -> SimConfig:
     touched = {name for settings in POLICIES.values() for name in settings}
     named: dict[str, Any] = {}
     for item in settings_of(SchedulerConfig, "scheduler"):
+        if item.field in config.given:
+            continue
         if item.name in POLICIES[policy]:
             named[item.field] = item.parse(POLICIES[policy][item.name])
         elif item.name in touched:
             named[item.field] = getattr(fresh, item.field)
     named = {**named, **changes, "policy": policy}
-    return replace(config, scheduler=replace(config.scheduler, **named))
+    return replace(
+        config,
+        scheduler=replace(config.scheduler, **named),
+        given=config.given | changes.keys(),
+    )
 
 
 def cluster_example() -> str:

@@ -61,6 +61,17 @@ def test_compare_gives_every_run_as_json(capsys: pytest.CaptureFixture[str]) -> 
     assert [len(case["runs"]) for case in found] == [3]
 
 
+def test_compare_obeys_what_is_set_beside_the_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    def reports(*settings: str) -> list[object]:
+        arguments = ("compare", "--json", "--limit", "300", "--speeds", "3", *settings)
+        found = json.loads(output(capsys, *arguments, "--policies", "global,ours"))
+        return [case["runs"][0]["ttft_s"] for case in found]
+
+    plain, ordered = reports(), reports("--set", "scheduler.order=fcfs")
+    assert ordered[0] == plain[0], "that is its order"
+    assert ordered[1] != plain[1]
+
+
 def test_size_names_the_smallest_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(
         output(capsys, "size", "--json", "--limit", "300", "--caches", "500000,3000000")

@@ -53,6 +53,16 @@ def test_every_figure_fills_its_columns(traces: Traces, name: str) -> None:
     assert {len(row) for row in found.rows} == {len(found.header)}
 
 
+def test_figures_obey_what_is_set_beside_their_policies(traces: Traces) -> None:
+    def rows(order: str) -> list[list[str]]:
+        base = SimConfig.read(
+            None, {"scheduler": {"order": order}, "cluster": {"prefill_nodes": 1}}
+        )
+        return FIGURES["policies"](traces, base, lambda step: None).rows
+
+    assert rows("fcfs") != rows("shortest")
+
+
 def test_a_trace_that_is_missing_says_where_it_is_from(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="conversation_trace"):
         Traces(tmp_path)["conversation"]

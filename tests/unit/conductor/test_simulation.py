@@ -491,6 +491,21 @@ def test_a_cluster_file_is_read_and_its_example_is_the_defaults(tmp_path: Path) 
     assert config.scheduler == with_policy(SimConfig(), "ours").scheduler
 
 
+def test_what_is_set_beside_a_policys_name_beats_each_policy(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text('[scheduler]\norder = "fcfs"\ntouch_source = true\n')
+    # The first two are also what holds without a policy: that they were said is what counts.
+    config = SimConfig.read(path, {"scheduler": {"urgent": "9s", "aging": None}})
+    ours = with_policy(config, "ours").scheduler
+    assert (ours.order, ours.touch_source, ours.urgent_s) == ("fcfs", True, 9.0)
+    assert (ours.policy, ours.selection, ours.aging) == ("ours", "earliest", 0.02)
+    # Naming another policy undoes the former one, not what was said.
+    changed = with_policy(with_policy(config, "ours", overlap=True), "random").scheduler
+    assert (changed.selection, changed.aging, changed.urgent_s) == ("random", 0.5, 9.0)
+    assert changed.overlap is True
+    assert with_policy(with_policy(SimConfig(), "ours"), "global") == SimConfig()
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
