@@ -72,7 +72,8 @@ def reserve(address: str, port: int, what: str, *, any_if_taken: bool = False) -
         if not any_if_taken:
             raise in_use(address, port, what)
         port = 0
-    held = socket.socket(family_of(address), socket.SOCK_STREAM)
+    # asyncio sends at once (TCP_NODELAY) only on connections whose protocol it is told.
+    held = socket.socket(family_of(address), socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 
@@ -82,3 +83,24 @@ def test_addresses_are_numeric() -> None:
     assert ports.family_of("::1") == socket.AF_INET6
     with pytest.raises(ConfigError):
         ports.family_of("localhost")
+
+
+def test_answers_on_a_reserved_port_wait_for_nobodys_acknowledgement() -> None:
+    async def nodelay() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            held = writer.get_extra_info("socket")
+            found.set_result(held.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        server = await asyncio.start_server(accepted, sock=ports.reserve("127.0.0.1", 0, "HTTP"))
+        port = server.sockets[0].getsockname()[1]
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return await asyncio.wait_for(found, 10)
+        finally:
+            server.close()
+
+    assert asyncio.run(nodelay()) == 1
