@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mooncake_store.client import native as _native
-from mooncake_store.client.client import CLOSE_TIMEOUT_NS, hash_of
+from mooncake_store.client.calls import hash_of
+from mooncake_store.client.client import CLOSE_TIMEOUT_NS
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import (
     ClientCore,

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mooncake_store.client import native as _native
+from mooncake_store.client.address_calls import AddressCalls
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import (
     ClientCore,
     Memory,
-    Operation,
-    encode_key,
     keys_of,
     per_key,
     pin_deadline_ms,
 )
+from mooncake_store.client.memory_calls import MemoryCalls
 from mooncake_store.client.native import ffi, lib
 from mooncake_store.client.opening import open_handle
+from mooncake_store.client.prefix_match import PrefixMatch
+from mooncake_store.client.task_calls import TaskCalls
 from mooncake_store.client.view import View
 from mooncake_store.errors import (
     BufferTooSmallError,
@@ -37,7 +39,6 @@ from mooncake_store.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from mooncake_store.client.commands import Command
     from mooncake_store.client.options import PutOptions
     from mooncake_store.client.results import (
         Counters,
@@ -47,75 +48,15 @@ if TYPE_CHECKING:
         Member,
         ObjectStat,
         Statistics,
-        Task,
     )
-    from mooncake_store.client.steps import Read, Steps
 
 __all__ = ["Client", "PrefixMatch"]
 
 _c = _native.native
-Result = TypeVar("Result")
 CLOSE_TIMEOUT_NS = 2_000_000_000  # for telling the master; without, the session times out
-_READS = {  # of `Read` steps
-    Operation.GET_INTO: _c.client_get_into,
-    Operation.GET_RANGE: _c.client_get_range,
-    Operation.SIZES: _c.client_sizes,
-}
 
 
-def hash_of(handle: int, key: str) -> bytes:
-    """Return a key's hash in the client's cluster; shared by both clients."""
-    encoded = encode_key(key)
-    out = ffi.new("uint8_t[16]")
-    status = lib.cl_hash(handle, encoded, len(encoded), out)
-    if status != Status.OK:
-        raise error_from_status(status, key=key)
-    return bytes(ffi.buffer(out))
-
-
-class PrefixMatch:
-    """The longest stored prefix; as a context, its pins end with it.
-
-    Attributes:
-        count: How many of the keys, from the first, are stored.
-        is_pinned: Nothing of it is evicted until unpin, the deadline or the client's end.
-    """
-
-    __slots__ = ("_client", "_keys", "count", "is_pinned")
-
-    def __init__(self, client: Client, keys: Sequence[str], count: int, *, is_pinned: bool) -> None:
-        self._client = client
-        self._keys = keys
-        self.count = count
-        self.is_pinned = is_pinned and count > 0
-
-    @property
-    def keys(self) -> builtins.list[str]:
-        """The keys that are stored."""
-        return list(self._keys[: self.count])
-
-    def unpin(self) -> None:
-        """End the pins; more than once is harmless."""
-        if self.is_pinned:
-            self.is_pinned = False
-            self._client.unpin(self.keys)
-
-    def __enter__(self) -> PrefixMatch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(StoreError):  # the deadline or the session ends them
-            self.unpin()
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __repr__(self) -> str:
-        pinned = ", pinned" if self.is_pinned else ""
-        return f"PrefixMatch({self.count} of {len(self._keys)} keys{pinned})"
-
-
-class Client:
+class Client(TaskCalls, MemoryCalls, AddressCalls):
     """A connection to a store, for any number of threads.
 
     Once it is open, reading calls (get, get_into, exists, match_prefix and their batches) answer a
@@ -636,29 +577,6 @@ class Client:
 
         self._run(commands.annotate(key, self._hash, hard_pin, soft_pin, ttl_s), timeout_s)
 
-    def change_replica(
-        self,
-        key: str,
-        replicas: int,
-        *,
-        target: int | None = None,
-        source: int | None = None,
-        timeout_s: float | None = None,
-    ) -> int:
-        """Make an object have so many replicas, and return how many it has then.
-
-        Args:
-            key: The object.
-            replicas: Wanted in all; 0: move one.
-            target: Number of the server (see `members`) that gets a new one.
-            source: Number of the server whose replica goes first.
-            timeout_s: Deadline.
-        """
-        from mooncake_store.client import commands
-
-        command = commands.change_replica(key, self._hash, replicas, target, source)
-        return self._run(command, timeout_s)
-
     # ---- looking around ----
 
     def stat(self, key: str, *, timeout_s: float | None = None) -> ObjectStat | None:
@@ -802,325 +720,6 @@ class Client:
         return Statistics(
             **{name: int(getattr(counters, name)) for name in Statistics.__dataclass_fields__}
         )
-
-    # ---- tasks ----
-
-    def move(
-        self,
-        key: str,
-        *,
-        source: int | None = None,
-        target: int | None = None,
-        timeout_s: float | None = None,
-    ) -> int:
-        """Move one replica of an object to another server; return how many replicas there are then.
-
-        Args:
-            key: The object.
-            source: Number of the server that it leaves; None: that of the first replica.
-            target: Number of the server that it goes to; None: where most is free.
-            timeout_s: Deadline.
-
-        Raises:
-            ObjectNotFoundError: It is not there, or not at `source`.
-            NoSpaceError: No other server takes it.
-        """
-        return self.change_replica(key, 0, target=target, source=source, timeout_s=timeout_s)
-
-    def drain(self, server: int | str, *, timeout_s: float | None = None) -> Task:
-        """Give a server no new replica, and move what it has; return the task that does this.
-
-        It outlives restarts of masters. It is done when nothing is left there that is nowhere else;
-        `blocked` while something cannot move (`task(id).failures` says what and why).
-
-        Args:
-            server: By number, name or node id.
-            timeout_s: Deadline; for the beginning only.
-        """
-        return self._start("drain", timeout_s, source=server)
-
-    def undrain(self, server: int | str, *, timeout_s: float | None = None) -> bool:
-        """Let a server have new replicas again; return whether it was draining or drained."""
-        from mooncake_store.client import tasks
-
-        return self._carry_out(tasks.undrain(server), timeout_s)
-
-    def replicate_prefix(
-        self, prefix: str, replicas: int, *, timeout_s: float | None = None
-    ) -> Task:
-        """Make all objects with a prefix have so many replicas; return the task that does this."""
-        return self._start("replicate", timeout_s, prefix=prefix, replicas=replicas)
-
-    def move_prefix(
-        self,
-        prefix: str,
-        source: int | str,
-        target: int | str | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> Task:
-        """Move the replicas at a server of all objects with a prefix; return the task."""
-        return self._start("move", timeout_s, prefix=prefix, source=source, target=target)
-
-    def repair(self, *, timeout_s: float | None = None) -> Task:
-        """Copy again what has fewer replicas than wanted, now and not after its delay."""
-        return self._start("repair", timeout_s)
-
-    def _start(
-        self,
-        kind: str,
-        timeout_s: float | None,
-        *,
-        prefix: str = "",
-        source: int | str | None = None,
-        target: int | str | None = None,
-        replicas: int = 0,
-    ) -> Task:
-        from mooncake_store.client import tasks
-
-        order = tasks.Order(kind, source, target, replicas, prefix)
-        return self._carry_out(tasks.start(order), timeout_s)
-
-    def tasks(self, *, timeout_s: float | None = None) -> builtins.list[Task]:
-        """Return the tasks that the master knows, the newest first, without their failures.
-
-        Example:
-            >>> store.tasks()
-            []
-        """
-        from mooncake_store.client import tasks
-
-        return self._carry_out(tasks.listing(), timeout_s)
-
-    def task(
-        self, task: str, *, failures: int = 256, timeout_s: float | None = None
-    ) -> Task | None:
-        """Return one task and the first of its failures; None: it is not known (any more)."""
-        from mooncake_store.client import tasks
-
-        return self._carry_out(tasks.one(task, failures), timeout_s)
-
-    def cancel_task(self, task: str, *, timeout_s: float | None = None) -> None:
-        """Stop a task; copies under way are finished. A drain, also one that is done, is undone.
-
-        Raises:
-            ObjectNotFoundError: There is no such task.
-            StoreError: It has ended.
-        """
-        from mooncake_store.client import tasks
-
-        self._carry_out(tasks.cancel(task), timeout_s)
-
-    # ---- memory ----
-
-    def alloc(self, size_bytes: int) -> memoryview:
-        """Return memory from which servers on this host copy by themselves: the fastest source.
-
-        It lives until `free` or the client's end.
-
-        Example:
-            >>> memory = store.alloc(1 << 20)
-            >>> memory[:5] = b"hello"
-            >>> store.put("from/shared", memory[:5])
-            True
-        """
-        address = ffi.new("uint64_t *")
-        if size_bytes <= 0:
-            raise RequestError("size_bytes is above 0")
-        status = lib.cl_alloc(self._handle, size_bytes, address)
-        if status != Status.OK:
-            raise error_from_status(status, f"{size_bytes} bytes of shared memory were refused")
-        memory = memoryview(ffi.buffer(ffi.cast("char *", address[0]), size_bytes)).cast("B")
-        self._allocated[int(address[0])] = memory
-        return memory
-
-    def free(self, memory: memoryview) -> None:
-        """Give back what `alloc` returned; nothing made from it may be used any more."""
-        for address, known in self._allocated.items():
-            if known is memory:
-                del self._allocated[address]
-                memory.release()
-                lib.cl_free(self._handle, address)
-                return
-        raise RequestError("this is no memory of this client's alloc")
-
-    def register_memory(self, buffer: Memory) -> None:
-        """Tell the transports of memory that is read into and written from often.
-
-        Once for each buffer; RDMA needs it for zero-copy, the other transports take any memory.
-        """
-        if isinstance(buffer, tuple):
-            address, length = buffer
-        else:
-            kept = ffi.from_buffer(buffer)
-            address, length = int(ffi.cast("uintptr_t", kept)), len(kept)
-        status = lib.cl_register_memory(self._handle, address, length)
-        if status != Status.OK:
-            raise error_from_status(status, "the memory could not be registered")
-
-    # ---- for connectors: plain addresses, plain numbers ----
-
-    def exists_numbers(
-        self,
-        keys: builtins.list[str],
-        *,
-        lease_s: float = 0.0,
-        timeout_s: float | None = None,
-    ) -> builtins.list[int]:
-        """Return for each key 1 (stored), 0 (not stored), or minus the `Status` of its failure.
-
-        With the two calls below the fastest way for large batches: nothing is raised, logged or
-        wrapped for single keys.
-
-        Args:
-            keys: Of the objects.
-            lease_s: What is there is not evicted for so long, for who reads it next.  Unlike a pin
-                nobody gives it back, and it does not outlive the master.
-            timeout_s: Deadline of the call.
-
-        Example:
-            >>> _ = store.put("a/1", b"one")
-            >>> store.exists_numbers(["a/1", "absent"])
-            [1, 0]
-        """
-        found: builtins.list[int] = _c.client_exists_numbers(
-            self._handle, keys, pin_deadline_ms(lease_s or None),
-            self._timeout_s if timeout_s is None else timeout_s,
-        )  # fmt: skip
-        return found
-
-    def get_addresses(
-        self,
-        keys: builtins.list[str],
-        addresses: Sequence[int | Sequence[int]],
-        sizes: Sequence[int | Sequence[int]],
-        *,
-        offsets: Sequence[int] | None = None,
-        exact: bool = False,
-        timeout_s: float | None = None,
-    ) -> builtins.list[int]:
-        """Read objects into raw memory; return the bytes read, or minus the `Status`.
-
-        Args:
-            keys: The objects.
-            addresses: For each one address, or those of its pieces, which are filled in order.
-            sizes: Bytes at each of them.
-            offsets: For each key where in the object to begin; then as much is read as there is
-                room for. None: whole objects, and too little room is `BUFFER_TOO_SMALL`.
-            exact: Too much room is `OUT_OF_RANGE`.
-            timeout_s: Deadline of the batch.
-
-        Raises:
-            ValueError: The lists do not fit each other, or an address is 0.
-            ClosedError: The client is closed.
-
-        Example:
-            >>> import ctypes
-            >>> _ = store.put("a/1", b"onetwo")
-            >>> memory = ctypes.create_string_buffer(6)
-            >>> at = ctypes.addressof(memory)
-            >>> store.get_addresses(["a/1"], [[at + 3, at]], [[3, 3]]), memory.raw
-            ([6], b'twoone')
-        """
-        read: builtins.list[int] = _c.client_get_addresses(
-            self._handle, keys, addresses, sizes, offsets, exact,
-            self._timeout_s if timeout_s is None else timeout_s,
-        )  # fmt: skip
-        return read
-
-    def put_addresses(
-        self,
-        keys: builtins.list[str],
-        addresses: Sequence[int | Sequence[int]],
-        sizes: Sequence[int | Sequence[int]],
-        *,
-        upsert: bool = False,
-        timeout_s: float | None = None,
-        **options: Unpack[PutOptions],
-    ) -> builtins.list[int]:
-        """Store objects from raw memory; return how many replicas were made, or minus the `Status`.
-
-        0: the key was there, nothing changed.
-
-        Args:
-            keys: The objects.
-            addresses: For each one address, or those of its pieces in order.
-            sizes: Bytes at each of them.
-            upsert: In place of whatever the key named.
-            timeout_s: Deadline of the batch.
-            options: As of put, for each of them.
-
-        Raises:
-            ValueError: The lists do not fit each other, or an address is 0.
-            ClosedError: The client is closed.
-
-        Example:
-            >>> import ctypes
-            >>> memory = ctypes.create_string_buffer(b"bytes")
-            >>> store.put_addresses(["p/1"], [ctypes.addressof(memory)], [5])
-            [1]
-        """
-        made: builtins.list[int] = _c.client_put_addresses(
-            self._handle, keys, addresses, sizes,
-            self._core.put_options(options, upsert=upsert),
-            self._timeout_s if timeout_s is None else timeout_s,
-        )  # fmt: skip
-        return made
-
-    # ---- inside ----
-
-    def _hash(self, key: str) -> bytes:
-        return hash_of(self._handle, key)
-
-    def _run(self, command: Command[Result], timeout_s: float | None) -> Result:
-        try:
-            answer = _c.client_command(
-                self._handle, command.method, command.flags, command.body, command.numbered,
-                self._timeout_s if timeout_s is None else timeout_s,
-            )  # fmt: skip
-        except StoreError as error:
-            error.key = command.key
-            raise
-        return command.decode(answer)
-
-    def _carry_out(self, steps: Steps[Result], timeout_s: float | None) -> Result:
-        """Do what the steps want done, one after the other."""
-        go_on: Callable[[Any], Any] = steps.send
-        outcome: Any = None
-        while True:
-            try:
-                step = go_on(outcome)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            try:
-                go_on, outcome = steps.send, self._do(step, timeout_s)
-            except StoreError as error:
-                go_on, outcome = steps.throw, error
-
-    def _do(self, step: Command[Any] | Read, timeout_s: float | None) -> Any:
-        from mooncake_store.client.commands import Command
-
-        if isinstance(step, Command):
-            return self._run(step, timeout_s)
-        deadline = self._timeout_s if timeout_s is None else timeout_s
-        try:
-            return _READS[step.operation](self._handle, *step.arguments, deadline)
-        except StoreError as error:
-            return self._core.failed(error, None)
-
-    def _read_batch(
-        self, call: Any, arguments: tuple[Any, ...], count: int, miss: Any, timeout_s: float | None
-    ) -> builtins.list[Any]:
-        try:
-            results = call(
-                self._handle, *arguments, self._timeout_s if timeout_s is None else timeout_s
-            )
-        except StoreError as error:
-            return [self._core.failed(error, miss)] * count
-        if type(results) is tuple:
-            return self._core.failed_items(results, miss)
-        return results  # type: ignore[no-any-return]
 
 
 __all__ += ["BufferTooSmallError", "ClosedError"]
