@@ -34,6 +34,8 @@ from mooncake_store.store.service import (
     logger,
     read_identity,
 )
+from mooncake_store.transfer_engine.topology import TopologyWatch
+from mooncake_store.transfer_engine.topology_follower import TopologyFollower
 
 if TYPE_CHECKING:
     from mooncake_store.serving.grpc_server import GrpcServer
@@ -99,6 +101,7 @@ class StoreServerProcess:
         self._http: HttpServer | None = None
         self._beside: asyncio.Task[None] | None = None
         self._reminder: asyncio.Task[None] | None = None
+        self._follower: TopologyFollower | None = None
         self._coordinator: Coordinator | None = None
         self._following: asyncio.Task[None] | None = None
         self._leader: Leader | None = None  # as last heard of
@@ -164,6 +167,7 @@ class StoreServerProcess:
         self._beside = asyncio.create_task(self._serve_beside())
         if not is_loopback(config.address):
             self._reminder = asyncio.create_task(self._remind_of_insecurity())
+            self._follower = await asyncio.to_thread(_follow_interfaces, service)
         status = await self._wait_adopted(service)
         service.pass_log_on()  # what led here stands in the log before anybody is told
         return Endpoints(
@@ -412,6 +416,9 @@ class StoreServerProcess:
         for held in self._held.values():
             held.close()
         service, self._service = self._service, None
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            await asyncio.to_thread(follower.close)
         if service is not None:
             asyncio.get_running_loop().remove_reader(service.log_descriptor())
             service.pass_log_on()
@@ -426,6 +433,15 @@ class StoreServerProcess:
             await self._coordinator.close()
         if self._unix_path is not None:
             self._unix_path.unlink(missing_ok=True)
+
+
+def _follow_interfaces(service: StoreService) -> TopologyFollower | None:
+    """Tell peers about this machine's interfaces, and use them; None where nobody can look."""
+    try:
+        return TopologyFollower(service.engine, TopologyWatch())
+    except (StoreError, OSError) as error:
+        log_event(logger, logging.WARNING, "interfaces_not_followed", reason=error)
+        return None
 
 
 def _import_http() -> None:

@@ -539,6 +539,17 @@ class TransferEngine:
             except (UnavailableError, TransferError):
                 continue
 
+    def topology_descriptor(self) -> int:
+        """Return an eventfd that is readable when a peer has told other interfaces."""
+        return int(lib.te_topology_eventfd(self._handle()))
+
+    def use_told_rails(self) -> None:
+        """Use what peers of open segments have told by themselves."""
+        with self._lock:
+            handles = [] if self._topology is None else list(self._opened)
+        for handle in handles:
+            self._pair(handle)
+
     def rails(self, segment: Segment) -> list[RailView]:
         """Return the rails to a peer, in both directions; none: bytes go another way."""
         found: list[RailView] = []

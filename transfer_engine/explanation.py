@@ -11,11 +11,12 @@ __all__ = ["Explanation", "Priority", "RailUse", "RailView"]
 
 
 class Priority(IntEnum):
-    """Who goes first where requests share a peer's rails: 8 parts, 64 parts, 1 part."""
+    """Who goes first where requests share a peer's rails: 8 parts, 64, 1 and 4 parts."""
 
-    NORMAL = 0  # puts, prefetches
+    NORMAL = 0  # puts
     URGENT = 1  # somebody waits for it: a get before a prefill
     BACKGROUND = 2  # replication, moving to other tiers
+    PREFETCH = 3  # a get that somebody may wait for later
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 
@@ -16,7 +17,7 @@ __all__ = ["TopologyFollower"]
 
 logger = logging.getLogger("mooncake_store.transfer_engine")
 
-_PEERS_S = 5.0  # peers are asked for their interfaces so often
+_PEERS_S = 5.0  # peers that do not tell of changes by themselves are asked so often
 _ASK_S = 1.0
 _PAUSE_S = 1.0  # after a look that failed
 _JOIN_S = 10.0
@@ -25,8 +26,9 @@ _JOIN_S = 10.0
 class TopologyFollower:
     """A thread that waits for changes and gives each new topology to an engine.
 
-    The engine's own segments take the rails of the new topology at once. Peers that follow see it
-    within `_PEERS_S` seconds, as this one sees theirs; others when they open a segment again.
+    The engine's own segments take the rails of the new topology at once. Peers whose engines follow
+    too are told at once, as this one is by them, on a connection that stays; what does not come
+    that way (from older ones) is asked for each `_PEERS_S` seconds.
 
     Args:
         engine: Told the topology at once, and again after each change.
@@ -46,6 +48,7 @@ class TopologyFollower:
         self._stopping = threading.Event()
         try:
             engine.set_topology(watch.topology)
+            watch.add(engine.topology_descriptor())
         except BaseException:
             watch.close()
             raise
@@ -53,11 +56,15 @@ class TopologyFollower:
         self._thread.start()
 
     def _follow(self) -> None:
+        asked_s = time.monotonic()
         while not self._stopping.is_set():
             try:
-                change = self._watch.wait(_PEERS_S)
+                change = self._watch.wait(max(0.0, asked_s + _PEERS_S - time.monotonic()))
                 if change is None:
-                    self._engine.refresh_rails(timeout_s=_ASK_S)
+                    self._engine.use_told_rails()
+                    if time.monotonic() >= asked_s + _PEERS_S:
+                        self._engine.refresh_rails(timeout_s=_ASK_S)
+                        asked_s = time.monotonic()
                     continue
                 self._engine.set_topology(change.topology)
             except ClosedError:

@@ -54,11 +54,12 @@ class _Host:
         spaces = f"/proc/{self.pid}/ns"
         return ["nsenter", f"--net={spaces}/net", f"--mount={spaces}/mnt", "--"]
 
-    def run(self, *command: str) -> None:
-        """Run a command there."""
+    def run(self, *command: str) -> str:
+        """Run a command there; what it prints."""
         done = subprocess.run([*self.enter(), *command], capture_output=True, text=True, timeout=20)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done.stdout
 
     def close(self) -> None:
         self._holder.kill()
@@ -113,6 +114,12 @@ class RailNet:
     def plug(self, rail: int) -> None:
         """Put it in again."""
         self.there.run("ip", "link", "set", f"r{rail}", "up")
+
+    def carried_bytes(self, rail: int) -> int:
+        """Return what a cable has carried so far, both ways."""
+        counters = f"/sys/class/net/r{rail}/statistics"
+        read = self.here.run("cat", f"{counters}/rx_bytes", f"{counters}/tx_bytes")
+        return sum(map(int, read.split()))
 
     def lose(self, rail: int, *, from_here: bool) -> None:
         """Lose all packets of one direction until `keep`: they go to a card that is not there."""

@@ -11,14 +11,18 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mooncake_store.cli.bench.rail_net import RailNet, why_not
 from mooncake_store.cli.bench.raw import KIB, MIB
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Bar, Comparison, Row, Spread
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 RATES = (400, 400, 200, 100)
 _PULLED = 1
@@ -32,20 +36,28 @@ class Node:
         enter: What runs it there.
         part: `serve` or `ask`.
         memory_bytes: Of its memory.
+        module: `rail_node` for an engine, `rail_store` for the store.
+        arguments: More of them.
     """
 
-    def __init__(self, enter: list[str], part: str, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        enter: list[str],
+        part: str,
+        memory_bytes: int,
+        module: str = "rail_node",
+        arguments: Sequence[str] = (),
+    ) -> None:
         self._process = subprocess.Popen(
             [
                 *enter, "setpriv", "--pdeathsig", "KILL", sys.executable,
-                "-m", "mooncake_store.cli.bench.rail_node", part,
-                "--memory-bytes", str(memory_bytes),
+                "-m", f"mooncake_store.cli.bench.{module}", part,
+                "--memory-bytes", str(memory_bytes), *arguments,
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self.hello = self._read()
 
-    def _read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -58,7 +70,7 @@ class Node:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        return self._read()
+        return self.read()
 
     def do(self, name: str, **arguments: object) -> dict[str, Any]:
         """Have the asking end do something."""
@@ -75,27 +87,16 @@ class Node:
             self._process.wait()
 
 
-class Pair:
-    """A net with an engine at each end, opened by the first cable's address."""
+class _Ends:
+    """A net with a process at each end."""
 
-    def __init__(self, rates: tuple[int, ...], memory_bytes: int) -> None:
-        with ExitStack() as keep:
-            self.net = keep.enter_context(RailNet(rates))
-            self.serving = Node(self.net.there.enter(), "serve", memory_bytes)
-            keep.callback(self.serving.close)
-            self.asking = Node(self.net.here.enter(), "ask", memory_bytes)
-            keep.callback(self.asking.close)
-            self.port = self.serving.hello["port"]
-            self.asking.do(
-                "open", address=f"10.77.0.2:{self.port}", memory=self.serving.hello["memory"]
-            )
-            self._keep = keep.pop_all()
+    _keep: ExitStack
 
     def close(self) -> None:
         """End all of it."""
         self._keep.close()
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -105,6 +106,39 @@ class Pair:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class StorePair(_Ends):
+    """A store at one end, which tells its clients all its addresses, and a client at the other."""
+
+    def __init__(self, rates: tuple[int, ...], memory_bytes: int) -> None:
+        hosts = ",".join(f"10.77.{rail}.2" for rail in range(len(rates)))
+        with ExitStack() as keep:
+            self.net = keep.enter_context(RailNet(rates))
+            there, here = self.net.there.enter(), self.net.here.enter()
+            self.serving = Node(there, "serve", memory_bytes, "rail_store", ["--hosts", hosts])
+            keep.callback(self.serving.close)
+            self.asking = Node(here, "ask", memory_bytes, "rail_store")
+            keep.callback(self.asking.close)
+            self.asking.tell(json.dumps(self.serving.read()))
+            self._keep = keep.pop_all()
+
+
+class Pair(_Ends):
+    """A net with an engine at each end, opened by the first cable's address."""
+
+    def __init__(self, rates: tuple[int, ...], memory_bytes: int) -> None:
+        with ExitStack() as keep:
+            self.net = keep.enter_context(RailNet(rates))
+            self.serving = Node(self.net.there.enter(), "serve", memory_bytes)
+            keep.callback(self.serving.close)
+            self.asking = Node(self.net.here.enter(), "ask", memory_bytes)
+            keep.callback(self.asking.close)
+            hello = self.serving.read()
+            self.asking.read()
+            self.port = hello["port"]
+            self.asking.do("open", address=f"10.77.0.2:{self.port}", memory=hello["memory"])
+            self._keep = keep.pop_all()
 
 
 def rate_between(samples: list[list[float]], begin: float, end: float) -> float:
@@ -156,7 +190,67 @@ def run(*, rounds: int, is_quick: bool = False, watch: Watcher = silent) -> list
         for opcode, word in _WORDS:
             watch(f"{word} with a cable pulled", (4 + opcode) / 6)
             rows += _pulled(pair, opcode, word, limit, 2 if is_quick else max(rounds // 3, 2))
+    return rows + _through_the_store(limit, total, rounds, watch)
+
+
+def _through_the_store(limit: float, total: int, rounds: int, watch: Watcher) -> list[Row]:
+    """Measure the same through get and put: the SDK here, a master and a store server there."""
+    rows: list[Row] = []
+    with StorePair(RATES, total) as pair:
+        asking = pair.asking
+        for opcode, word in enumerate(("get", "put")):
+            watch(f"store {word} 64 MiB", 0.8 + opcode / 20)
+            asking.do("move", opcode=opcode, size=total, total=total, count=2)  # rails are opened
+            took = asking.do("move", opcode=opcode, size=total, total=total, count=rounds)
+            rates = [total / seconds for seconds in took["seconds"]]
+            rows.append(_row(f"store: {word} 64 MiB", rates, limit, 0.95))
+            rates = []
+            for _ in range(rounds):
+                took = asking.do("stream", opcode=opcode, size=256 * KIB, total=16 * MIB, count=8)
+                rates.append(8 * 16 * MIB / took["seconds"])
+            rows.append(_row(f"store: {word} batches of 64 x 256 KiB", rates, limit, 0.85))
+        for opcode, word in enumerate(("get", "put")):
+            watch(f"store {word} with a cable pulled", 0.9 + opcode / 20)
+            rows += _store_pulled(pair, opcode, word, limit)
     return rows
+
+
+def _store_pulled(pair: StorePair, opcode: int, word: str, limit: float) -> list[Row]:
+    asking, net = pair.asking, pair.net
+    left = limit - RATES[_PULLED] * 1e6 / 8
+    asking.do("start", opcode=opcode, size=MIB)
+    time.sleep(1.5)
+    pulled = time.monotonic()
+    net.pull(_PULLED)
+    time.sleep(3.0)
+    plugged = time.monotonic()
+    net.plug(_PULLED)
+    time.sleep(3.5)
+    ended = asking.do("stop")
+    samples = ended["samples"]
+    back = seconds_until(samples, plugged, 0.95 * limit, 1.0)
+    return [
+        _row(
+            f"store: {word}, one cable pulled: until it is put in again",
+            [rate_between(samples, pulled, plugged)],
+            left,
+            0.90,
+        ),
+        Row(
+            f"store: {word}, put in again: full rate after",
+            "s",
+            Spread.of([back]),
+            bar=Bar(2.0, "value", "at most"),
+            note="95 % of the sum in the second from then on",
+        ),
+        Row(
+            f"store: {word}: calls that failed, ranges with a wrong byte",
+            "",
+            Spread.of([float(len(ended["failures"]) + ended["wrong"])]),
+            bar=Bar(0, "value", "at most"),
+            note="; ".join(ended["failures"][:2]),
+        ),
+    ]
 
 
 def _row(name: str, rates: list[float], limit: float, bar: float) -> Row:

@@ -15,6 +15,9 @@
 #define ROUNDS_MAX 12u
 #define LOOKUPS_MAX 4u /* of one item: moves of its copies, and upserts, overtake reads */
 #define PREFETCH_GROUP 32u
+/* A read that is broken off with nobody else to ask begins again at the same node, over a new connection: it has lost what had
+ * come.  So its bytes have ten times the hedge's time, 5 MB/s; a connection that is lost without a word still ends. */
+#define ALONE_TIMES 10u
 
 typedef struct read_state {
     cl_location *location;
@@ -25,6 +28,7 @@ typedef struct read_state {
     uint32_t runs;   /* read items of this round */
     uint8_t lookups; /* how often this item was looked up because its location was stale */
     bool is_hurried; /* in this round */
+    bool is_alone;   /* in this round: no other node could be asked meanwhile */
     bool is_asked;   /* the cached location led nowhere: the master may know another one */
     bool is_patient; /* every replica was tried: now there is time */
 } read_state;
@@ -222,9 +226,11 @@ static void read_node(cl_client *client, cl_node *node, bool is_hurried, cl_item
                       read_state *states, size_t count, int64_t deadline_ns, cl_failure *failure) {
     size_t reads = 0;
     uint64_t bytes = 0;
+    bool is_alone = false;
     for (size_t i = 0; i < count; i++)
         if (is_of(&states[i], node, is_hurried)) {
             states[i].runs = 0;
+            is_alone |= states[i].is_alone;
             reads += cl_runs_max(&items[i],
                                  states[i].location->replicas[states[i].replica].extent_count);
             bytes += states[i].location->size;
@@ -277,8 +283,10 @@ static void read_node(cl_client *client, cl_node *node, bool is_hurried, cl_item
             }
         }
         reads = at;
-        status = te_read(node->reading, read_items, targets, reads, results,
-                         limit_of(node, is_hurried, bytes, deadline_ns));
+        static const te_transfer_options foreground = {.priority = TE_PRIORITY_URGENT};
+        status = te_read_as(
+            node->reading, read_items, targets, reads, results, &foreground,
+            limit_of(node, is_hurried, is_alone ? bytes * ALONE_TIMES : bytes, deadline_ns));
     }
     if (status == MS_OK)
         cl_node_worked(client, node);
@@ -433,6 +441,19 @@ static bool is_long(const read_state *state) {
            (state->is_patient || cl_node_state(state->node) != CL_BREAKER_CLOSED);
 }
 
+/* Whether something else could be done while a node is slow: ask another one. */
+static bool has_choice(const read_state *states, size_t count) {
+    const cl_node *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (states[i].node == NULL)
+            continue;
+        first = first == NULL ? states[i].node : first;
+        if (states[i].node != first || states[i].location->replica_count > 1)
+            return true;
+    }
+    return false;
+}
+
 /* Reads whatever has a location.  False: it would have to wait for somebody who does not answer, and may not. */
 static bool read_located(cl_client *client, cl_item *items, read_state *states, size_t count,
                          bool may_wait, int64_t deadline_ns, cl_failure *failure) {
@@ -452,10 +473,14 @@ static bool read_located(cl_client *client, cl_item *items, read_state *states, 
     for (size_t i = 0; !may_wait && i < count; i++)
         if (is_long(&states[i]))
             return false;
+    /* Who may not wait leaves a slow node to somebody who may. */
+    const bool is_alone = may_wait && !has_choice(states, count);
     for (size_t i = 0; i < count; i++)
-        if (states[i].node != NULL)
+        if (states[i].node != NULL) {
+            states[i].is_alone = is_alone;
             states[i].is_hurried =
                 !states[i].is_patient && cl_node_state(states[i].node) != CL_BREAKER_OPEN;
+        }
     for (size_t i = 0; i < count; i++)
         if (states[i].node != NULL && states[i].is_hurried)
             read_node(client, states[i].node, true, items, states, count, deadline_ns, failure);

@@ -55,6 +55,7 @@ class Method(IntEnum):
     RDMA_DISCONNECT = 0x1A
     RDMA_SEGMENT = 0x1B
     # client to master
+    TOPOLOGY = 0x1C
     EXISTS_KEYS = 0x20
     LOOKUP = 0x21
     MATCH_PREFIX = 0x22

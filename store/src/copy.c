@@ -212,10 +212,12 @@ static void advance(place *at, uint64_t bytes, uint64_t room) {
 }
 
 static ms_status read_piece(te_channel *channel, const ms_read_item *items, void *const *targets,
-                            uint32_t count, uint64_t word) {
+                            uint32_t count, uint64_t word, uint64_t tenant) {
     ms_read_result results[PIECE_ITEMS];
-    ms_status status = te_read(channel, items, targets, count, results,
-                               te_now_ns() + PIECE_TIMEOUT_MS * NS_PER_MS);
+    /* Behind whatever else goes over this server's rails; tenants' copies share evenly. */
+    const te_transfer_options share = {.priority = TE_PRIORITY_BACKGROUND, .tenant = tenant};
+    ms_status status = te_read_as(channel, items, targets, count, results, &share,
+                                  te_now_ns() + PIECE_TIMEOUT_MS * NS_PER_MS);
     for (uint32_t at = 0; status == MS_OK && at < count; at++) {
         if (results[at].status != MS_OK)
             status = (ms_status)results[at].status;
@@ -228,6 +230,7 @@ static ms_status read_piece(te_channel *channel, const ms_read_item *items, void
 static ms_status pull(st_copier *copier, te_channel *channel, st_segment *segment,
                       const ms_copy_view *view) {
     uint64_t left = view->source.head.size, word = ms_word(view->source.head.version, 1);
+    const uint64_t tenant = ms_crc32c(0, view->seal.tenant, view->seal.head.tenant_length);
     place from = {.replica = &view->source.replicas[0]}, to = {.replica = &view->target};
     do {
         ms_read_item items[PIECE_ITEMS];
@@ -267,7 +270,7 @@ static ms_status pull(st_copier *copier, te_channel *channel, st_segment *segmen
         bool is_stopping = copier->is_stopping;
         pthread_mutex_unlock(&copier->lock);
         ms_status status =
-            is_stopping ? MS_CANCELLED : read_piece(channel, items, targets, count, word);
+            is_stopping ? MS_CANCELLED : read_piece(channel, items, targets, count, word, tenant);
         if (status != MS_OK)
             return status;
     } while (left != 0);

@@ -3,17 +3,24 @@
 #ifndef ENGINE_PROXY_H
 #define ENGINE_PROXY_H
 
+#undef NDEBUG
 #include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "engine_pair.h"
+#include "te_parts.h"
 
 #define PROXY_PAIRS 64
 #define PROXY_BYTES (64u << 10)

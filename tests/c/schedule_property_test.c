@@ -162,7 +162,7 @@ static void shares_follow_weights(uint64_t seed, bool by_class) {
     uint32_t rail_count = 1 + (uint32_t)kit_random(&state, 3);
     for (uint32_t i = 0; i < rail_count; i++)
         kit_rail_add(&net, group, TE_TIER_PREFERRED, 1e9, 100000);
-    static const double class_weights[] = {64, 8, 1};
+    static const double class_weights[] = {64, 8, 4, 1};
     uint32_t count = by_class ? TE_CLASS_COUNT : 2 + (uint32_t)kit_random(&state, 5);
     double weights[TENANTS_MAX];
     memset(all, 0, sizeof all);

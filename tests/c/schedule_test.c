@@ -361,7 +361,7 @@ static void a_peer_that_goes_ends_its_jobs_and_its_number_is_used_again(void) {
 static void set_small_bounds(te_schedule_config *config) {
     config->groups_max = 2;
     config->rails_max = 1;
-    config->flows_max = 3;
+    config->flows_max = TE_CLASS_COUNT;
     config->slices_max = 2;
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mooncake_store.cli.bench.rail_net import why_not
-from mooncake_store.cli.bench.rails import Pair
+from mooncake_store.cli.bench.rails import Pair, StorePair
 
 KIB, MIB = 1 << 10, 1 << 20
 MEMORY = 8 * MIB
@@ -136,3 +136,21 @@ def test_an_address_of_the_peer_changes(pair: Pair, direction: str) -> None:
     finally:
         pair.net.renumber(2, 2)
     await_rails(pair, ALL, direction)
+
+
+def test_the_store_uses_all_cables_and_survives_a_pulled_one() -> None:
+    with StorePair((400, 400, 200, 100), MEMORY) as store:
+        asking, net = store.asking, store.net
+        for opcode in (0, 1):
+            asking.do("move", opcode=opcode, size=MEMORY, total=MEMORY, count=3)
+            before = [net.carried_bytes(rail) for rail in range(4)]
+            asking.do("start", opcode=opcode, size=MIB)
+            time.sleep(0.5)
+            net.pull(1)  # the master is reached over the first
+            time.sleep(1.0)
+            net.plug(1)
+            time.sleep(0.5)
+            ended = asking.do("stop")
+            assert (ended["failures"], ended["wrong"]) == ([], 0)
+            carried = [net.carried_bytes(rail) - before[rail] for rail in range(4)]
+            assert min(carried) > MIB, carried

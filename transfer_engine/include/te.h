@@ -296,6 +296,21 @@ void te_checkin(te_connection *connection, bool reusable);
 /* The caller is done with it, and another thread will check it in. */
 void te_hand_over(te_connection *connection);
 
+/* begin cdef */
+/* How requests share what is between this engine and its peers.  Zero: NORMAL, of no tenant. */
+typedef struct te_transfer_options {
+    int32_t priority; /* te_priority */
+    uint32_t weight;  /* of the tenant among those of its priority, 1 to 1024; 0 = 1 */
+    uint64_t tenant;  /* any number; requests of one share one turn */
+} te_transfer_options;
+typedef enum {
+    TE_PRIORITY_NORMAL = 0,     /* puts */
+    TE_PRIORITY_URGENT = 1,     /* somebody waits for it: a get before a prefill */
+    TE_PRIORITY_BACKGROUND = 2, /* replication, moving to other tiers */
+    TE_PRIORITY_PREFETCH = 3,   /* a get that somebody may wait for later; behind puts */
+} te_priority;
+/* end cdef */
+
 /* Reads items, each into targets[i] (items[i].length bytes).  Small items are coalesced into one
  * frame; large ones are cut and spread over several connections by worker threads when that pays.
  * Guarded items are compared with results[i].word by the CALLER (client room), never here.  On
@@ -303,6 +318,11 @@ void te_hand_over(te_connection *connection);
  * each item has its own in results. */
 ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
                   size_t count, ms_read_result *results, int64_t deadline_ns);
+/* The same with a share (NULL: as te_read).  It counts where the peer is reached over several rails: there, what is
+ * large goes by slices over all of them, the most urgent first. */
+ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const *targets,
+                     size_t count, ms_read_result *results, const te_transfer_options *options,
+                     int64_t deadline_ns);
 
 /* Writes items from sources[i] (items[i].length bytes; NULL where item.source names a SHAREd
  * memory). seals: concatenated, item i's has items[i].seal_length bytes.  statuses[i] as answered.
@@ -312,6 +332,9 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
 ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources,
                    size_t count, const void *seals, size_t seals_length, uint32_t flags,
                    uint32_t *statuses, int64_t deadline_ns);
+ms_status te_write_as(te_channel *channel, const ms_write_item *items, const void *const *sources,
+                      size_t count, const void *seals, size_t seals_length, uint32_t flags,
+                      uint32_t *statuses, const te_transfer_options *options, int64_t deadline_ns);
 
 /* ---- shared memory ------------------------------------------------------------------------------------- */
 
@@ -410,17 +433,6 @@ ms_status te_segment_region(te_engine *engine, uint32_t segment, uint32_t index,
 ms_status te_allocate_batch_id(te_engine *engine, size_t size, uint64_t *batch);
 ms_status te_submit_transfer(te_engine *engine, uint64_t batch, const te_transfer_request *requests,
                              size_t count, int64_t deadline_ns);
-/* How requests share what is between this engine and its peers.  Zero: NORMAL, of no tenant. */
-typedef struct te_transfer_options {
-    int32_t priority; /* te_priority */
-    uint32_t weight;  /* of the tenant among those of its priority, 1 to 1024; 0 = 1 */
-    uint64_t tenant;  /* any number; requests of one share one turn */
-} te_transfer_options;
-typedef enum {
-    TE_PRIORITY_NORMAL = 0,     /* puts, prefetches */
-    TE_PRIORITY_URGENT = 1,     /* somebody waits for it: a get before a prefill */
-    TE_PRIORITY_BACKGROUND = 2, /* replication, moving to other tiers */
-} te_priority;
 /* te_submit_transfer with them (NULL: zero).  BAD_REQUEST: a priority or weight that there is not. */
 ms_status te_submit_transfer_as(te_engine *engine, uint64_t batch,
                                 const te_transfer_request *requests, size_t count,
@@ -465,6 +477,9 @@ typedef struct te_rail_view {
  * grouped with this one that went over it.  NOT_FOUND past the last, and when it did not go over rails. */
 ms_status te_explain_rail(te_engine *engine, uint64_t batch, size_t index, uint32_t rail,
                           te_rail_view *view, uint64_t *bytes);
+/* Rail `index` of a channel's peer, READs first, as of its last large transfer.  NOT_FOUND: past the last, or all goes
+ * over single connections. */
+ms_status te_channel_rail(te_channel *channel, uint32_t index, te_rail_view *view);
 /* Rail `index` of an opened segment, READs first.  NOT_FOUND: past the last. */
 ms_status te_segment_rail(te_engine *engine, uint32_t segment, uint32_t index, te_rail_view *view);
 /* The rails to that peer, instead of its addresses: comma-separated "LOCAL>REMOTE:PORT/TIER" (LOCAL> and /TIER may be
@@ -474,6 +489,10 @@ ms_status te_segment_set_rails(te_engine *engine, uint32_t segment, const char *
  * *length is what it needs. */
 ms_status te_segment_topology(te_engine *engine, uint32_t segment, char *json, size_t size,
                               size_t *length);
+
+/* Readable when a peer has told other interfaces (te_segment_topology has them): read 8 bytes from it.  Owned by the
+ * engine. */
+int te_topology_eventfd(te_engine *engine);
 
 /* Requests carried by the calling thread (workers help when they fall into several groups),
  * without a batch to keep: statuses[i] as te_get_transfer_status gives it.  OK: all have ended,

@@ -446,6 +446,7 @@ static carried_unit *prepare_rails(te_batch *batch, unit *work) {
 static uint32_t begin_over_rails(te_batch *batch, uint32_t unit_count) {
     te_batches *batches = batch->engine->batches;
     uint32_t left = 0, begun = 0;
+    bool is_asleep = false;
     if (!atomic_load_explicit(&batch->engine->has_rails, memory_order_acquire))
         return unit_count; /* most engines never have a peer over rails */
     pthread_mutex_lock(&batches->lock);
@@ -459,7 +460,7 @@ static uint32_t begin_over_rails(te_batch *batch, uint32_t unit_count) {
         each->next = NULL;
         /* Begun under the lock: whoever cancels finds it in the list, and begun. */
         carried_unit *made = begun < unit_count ? prepare_rails(batch, each) : NULL;
-        if (made != NULL && te_carry_begin(&made->carry) == MS_OK) {
+        if (made != NULL && te_carry_add(&made->carry, &is_asleep) == MS_OK) {
             begun++;
             continue;
         }
@@ -475,6 +476,8 @@ static uint32_t begin_over_rails(te_batch *batch, uint32_t unit_count) {
         left++;
     }
     pthread_mutex_unlock(&batch->lock);
+    if (is_asleep)
+        te_carrier_rouse(batch->engine->carrier);
     for (; begun < unit_count; begun++)
         batch_put(batches, batch);
     return left;
@@ -625,9 +628,9 @@ static ms_status add_requests(te_batch *batch, const te_transfer_request *reques
 }
 
 static bool is_sane(const te_transfer_options *options) {
-    return options == NULL || (options->priority >= TE_PRIORITY_NORMAL &&
-                               options->priority <= TE_PRIORITY_BACKGROUND &&
-                               options->weight <= TE_SCHEDULE_WEIGHT_MAX);
+    return options == NULL ||
+           (options->priority >= TE_PRIORITY_NORMAL && options->priority <= TE_PRIORITY_PREFETCH &&
+            options->weight <= TE_SCHEDULE_WEIGHT_MAX);
 }
 
 ms_status te_submit_transfer_as(te_engine *engine, uint64_t id, const te_transfer_request *requests,
@@ -719,68 +722,76 @@ ms_status te_transfer(te_engine *engine, const te_transfer_request *requests, si
 
 /* ---- asking ------------------------------------------------------------------------------------------------------- */
 
-ms_status te_get_transfer_status(te_engine *engine, uint64_t id, size_t index,
-                                 te_transfer_status *result) {
+/* A submitted request, its batch held and locked until let_go; or why there is none. */
+static ms_status find_entry(te_engine *engine, uint64_t id, size_t index, te_batch **batch,
+                            const entry **found) {
     ms_status status = te_engine_check(engine);
     if (status != MS_OK)
         return status;
-    te_batch *batch = batch_get(engine->batches, id);
-    if (batch == NULL)
+    *batch = batch_get(engine->batches, id);
+    if (*batch == NULL)
         return MS_NOT_REGISTERED;
-    pthread_mutex_lock(&batch->lock);
-    if (index < batch->submitted) {
-        *result = status_of(&batch->entries[index]);
-    } else {
-        status = MS_OUT_OF_RANGE;
+    pthread_mutex_lock(&(*batch)->lock);
+    if (index < (*batch)->submitted) {
+        *found = &(*batch)->entries[index];
+        return MS_OK;
     }
+    pthread_mutex_unlock(&(*batch)->lock);
+    batch_put(engine->batches, *batch);
+    return MS_OUT_OF_RANGE;
+}
+
+static void let_go(te_engine *engine, te_batch *batch) {
     pthread_mutex_unlock(&batch->lock);
     batch_put(engine->batches, batch);
-    return status;
+}
+
+ms_status te_get_transfer_status(te_engine *engine, uint64_t id, size_t index,
+                                 te_transfer_status *result) {
+    te_batch *batch;
+    const entry *asked;
+    ms_status status = find_entry(engine, id, index, &batch, &asked);
+    if (status != MS_OK)
+        return status;
+    *result = status_of(asked);
+    let_go(engine, batch);
+    return MS_OK;
 }
 
 ms_status te_explain_transfer(te_engine *engine, uint64_t id, size_t index,
                               te_transfer_explanation *told) {
-    ms_status status = te_engine_check(engine);
+    te_batch *batch;
+    const entry *asked;
+    ms_status status = find_entry(engine, id, index, &batch, &asked);
     if (status != MS_OK)
         return status;
-    te_batch *batch = batch_get(engine->batches, id);
-    if (batch == NULL)
-        return MS_NOT_REGISTERED;
-    pthread_mutex_lock(&batch->lock);
-    if (index < batch->submitted) {
-        const entry *asked = &batch->entries[index];
-        te_transfer_status now = status_of(asked);
-        int64_t begun_ns = asked->begun_ns, ended_ns = asked->ended_ns;
-        *told =
-            (te_transfer_explanation){.state = now.state, .status = now.status, .bytes = now.bytes};
-        if (asked->carried != NULL) {
-            te_carried_view view = te_carry_look(&asked->carried->carry, asked->index);
-            begun_ns = view.first_ns;
-            told->retries = view.attempts;
-            told->rails = view.rails;
-            told->bytes = told->bytes == 0 && now.state != TE_COMPLETED ? view.done : told->bytes;
-        }
-        ended_ns = ended_ns == 0 ? te_now_ns() : ended_ns;
-        told->waiting_ns = begun_ns == 0 ? -1 : begun_ns - asked->submitted_ns;
-        told->moving_ns = begun_ns == 0 ? -1 : ended_ns - begun_ns;
-    } else {
-        status = MS_OUT_OF_RANGE;
+    te_transfer_status now = status_of(asked);
+    int64_t begun_ns = asked->begun_ns, ended_ns = asked->ended_ns;
+    *told = (te_transfer_explanation){.state = now.state, .status = now.status, .bytes = now.bytes};
+    if (asked->carried != NULL) {
+        te_carried_view view = te_carry_look(&asked->carried->carry, asked->index);
+        begun_ns = view.first_ns;
+        told->retries = view.attempts;
+        told->rails = view.rails;
+        told->bytes = told->bytes == 0 && now.state != TE_COMPLETED ? view.done : told->bytes;
     }
-    pthread_mutex_unlock(&batch->lock);
-    batch_put(engine->batches, batch);
-    return status;
+    ended_ns = ended_ns == 0 ? te_now_ns() : ended_ns;
+    told->waiting_ns = begun_ns == 0 ? -1 : begun_ns - asked->submitted_ns;
+    told->moving_ns = begun_ns == 0 ? -1 : ended_ns - begun_ns;
+    let_go(engine, batch);
+    return MS_OK;
 }
 
 ms_status te_explain_rail(te_engine *engine, uint64_t id, size_t index, uint32_t rail,
                           te_rail_view *view, uint64_t *bytes) {
-    ms_status status = te_engine_check(engine);
+    te_batch *batch;
+    const entry *asked;
+    ms_status status = find_entry(engine, id, index, &batch, &asked);
+    if (status == MS_OUT_OF_RANGE)
+        return MS_NOT_FOUND;
     if (status != MS_OK)
         return status;
-    te_batch *batch = batch_get(engine->batches, id);
-    if (batch == NULL)
-        return MS_NOT_REGISTERED;
-    pthread_mutex_lock(&batch->lock);
-    carried_unit *carried = index < batch->submitted ? batch->entries[index].carried : NULL;
+    carried_unit *carried = asked->carried;
     te_rail_status found;
     status = MS_NOT_FOUND;
     if (carried != NULL && te_path_lane(carried->carry.path, carried->carry.opcode, rail, &found)) {
@@ -788,8 +799,7 @@ ms_status te_explain_rail(te_engine *engine, uint64_t id, size_t index, uint32_t
         *bytes = te_carry_rail_bytes(&carried->carry, rail);
         status = MS_OK;
     }
-    pthread_mutex_unlock(&batch->lock);
-    batch_put(engine->batches, batch);
+    let_go(engine, batch);
     return status;
 }
 

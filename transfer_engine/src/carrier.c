@@ -37,7 +37,7 @@ ms_status te_carrier_open(te_engine *engine) {
     if (carrier == NULL)
         return MS_NO_MEMORY;
     carrier->engine = engine;
-    carrier->epoll = carrier->wake = -1;
+    carrier->epoll = carrier->wake = carrier->news = -1;
     carrier->endpoints_max = ENDPOINTS_MAX;
     pthread_mutex_init(&carrier->lock, NULL);
     engine->carrier = carrier;
@@ -65,6 +65,8 @@ void te_carrier_close(te_engine *engine) {
         close(carrier->epoll);
     if (carrier->wake >= 0)
         close(carrier->wake);
+    if (carrier->news >= 0)
+        close(carrier->news);
     te_schedule_close(carrier->schedule);
     free(carrier->lane_of_rail);
     free(carrier->works);
@@ -79,6 +81,8 @@ static ms_status make_rooms(te_carrier *carrier) {
     te_schedule_config config;
     te_schedule_config_default(&config);
     config.nics_max = 2 * TE_NICS_MAX; /* a network interface is busy in both directions at once */
+    if (carrier->engine->rail_slice_bytes != 0)
+        config.slice_bytes = carrier->engine->rail_slice_bytes;
     if (carrier->schedule == NULL) {
         ms_status status = te_schedule_open(&config, &carrier->schedule);
         if (status != MS_OK)
@@ -121,6 +125,10 @@ void te_carrier_wake(te_carrier *carrier) {
     if (!carrier->is_sleeping)
         return;
     carrier->is_sleeping = false;
+    te_carrier_rouse(carrier);
+}
+
+void te_carrier_rouse(te_carrier *carrier) {
     uint64_t one = 1;
     if (write(carrier->wake, &one, sizeof one) < 0) {
         /* Only when the counter is full: it is readable then. */
@@ -355,6 +363,14 @@ bool te_lane_endpoint_take(te_lane *lane) {
 /* ---- beginning and ending ------------------------------------------------------------------------------------------- */
 
 ms_status te_carry_begin(te_carry *carry) {
+    bool is_asleep = false;
+    ms_status status = te_carry_add(carry, &is_asleep);
+    if (is_asleep)
+        te_carrier_rouse(carry->path->carrier);
+    return status;
+}
+
+ms_status te_carry_add(te_carry *carry, bool *is_asleep) {
     te_carrier *carrier = carry->path->carrier;
     carry->left = carry->count;
     carry->begun_ns = te_now_ns();
@@ -363,29 +379,50 @@ ms_status te_carry_begin(te_carry *carry) {
     carry->is_over = false;
     memset(carry->rail_bytes, 0, sizeof carry->rail_bytes);
     pthread_mutex_lock(&carrier->lock);
-    ms_status status = carrier->is_stopping ? MS_CLOSED : te_carrier_start(carrier);
+    bool is_late = carrier->is_stopping || carry->path->is_over;
+    ms_status status = is_late ? MS_CLOSED : te_carrier_start(carrier);
     if (status == MS_OK) {
         if (carrier->begun_last == NULL)
             carrier->begun_first = carry;
         else
             carrier->begun_last->next = carry;
         carrier->begun_last = carry;
-        te_carrier_wake(carrier);
+        carry->path_previous = NULL;
+        carry->path_next = carry->path->carries;
+        if (carry->path_next != NULL)
+            carry->path_next->path_previous = carry;
+        carry->path->carries = carry;
+        *is_asleep |= carrier->is_sleeping;
+        carrier->is_sleeping = false;
     }
     pthread_mutex_unlock(&carrier->lock);
     return status;
 }
 
+/* Under the lock. */
+static void cancel(te_carry *carry, ms_status status) {
+    te_carrier *carrier = carry->path->carrier;
+    if (carry->is_over || carry->cancel_status != MS_OK)
+        return;
+    carry->cancel_status = status;
+    carry->cancel_next = carrier->cancelled;
+    carrier->cancelled = carry;
+    te_carrier_wake(carrier);
+}
+
 void te_carry_cancel(te_carry *carry, ms_status status) {
     te_carrier *carrier = carry->path->carrier;
     pthread_mutex_lock(&carrier->lock);
-    if (!carry->is_over && carry->cancel_status == MS_OK) {
-        carry->cancel_status = status;
-        carry->cancel_next = carrier->cancelled;
-        carrier->cancelled = carry;
-        te_carrier_wake(carrier);
-    }
+    cancel(carry, status);
     pthread_mutex_unlock(&carrier->lock);
+}
+
+void te_path_break_off(te_path *path, bool for_ever) {
+    pthread_mutex_lock(&path->carrier->lock);
+    path->is_over |= for_ever;
+    for (te_carry *each = path->carries; each != NULL; each = each->path_next)
+        cancel(each, each->opcode == TE_READ ? MS_UNAVAILABLE : MS_IO_ERROR);
+    pthread_mutex_unlock(&path->carrier->lock);
 }
 
 te_carried_view te_carry_look(te_carry *carry, size_t index) {
@@ -456,6 +493,7 @@ static void submit(te_carrier *carrier, te_carry *carry, int64_t now_ns) {
         bool is_read = carry->opcode == TE_READ;
         item->carry = carry;
         item->status = MS_PENDING;
+        item->is_answered = item->is_doubtful = false;
         item->rails = item->attempts = 0;
         item->first_ns = item->ended_ns = 0;
         item->word = is_read ? item->wire.read.word : 0;
@@ -484,15 +522,17 @@ static void settle(te_carrier *carrier, te_work *work, int64_t now_ns) {
         if (outcome == TE_WORK_DONE) {
             if (piece->status >= MS_STATUS_COUNT || piece->status == MS_PENDING)
                 piece->status = MS_BAD_FRAME;
-            if (piece->status != MS_OK)
+            if (piece->status != MS_OK) {
+                item->is_answered |= job->status == MS_PENDING;
                 te_schedule_cancel(carrier->schedule, job, (ms_status)piece->status);
-            else
+            } else
                 item->carry->rail_bytes[work->lane->index] += piece->length;
             if (item->carry->opcode == TE_READ && item->word == item->wire.read.word)
                 item->word = piece->word; /* one piece whose word differs tells about all of it */
         } else {
             item->attempts++;
         }
+        item->is_doubtful |= outcome == TE_WORK_LOST;
         if (outcome == TE_WORK_LOST)
             te_schedule_cancel(carrier->schedule, job,
                                job->deadline_ns <= now_ns ? MS_TIMEOUT : MS_IO_ERROR);
@@ -510,10 +550,18 @@ static void collect_ended(te_carrier *carrier, int64_t now_ns) {
         te_carry *carry = item->carry;
         ms_status dead = carry->path->dead;
         item->status = job->status == MS_CLOSED && dead != MS_OK ? dead : job->status;
+        if (item->is_doubtful && (job->status == MS_CLOSED || job->status == MS_UNAVAILABLE))
+            item->status = MS_IO_ERROR; /* another slice of it ended first: nobody may repeat it */
         item->ended_ns = now_ns;
         if (--carry->left > 0)
             continue;
         carry->is_over = true;
+        if (carry->path_previous != NULL)
+            carry->path_previous->path_next = carry->path_next;
+        else
+            carry->path->carries = carry->path_next;
+        if (carry->path_next != NULL)
+            carry->path_next->path_previous = carry->path_previous;
         carry->next = NULL;
         if (carrier->ended_last == NULL)
             carrier->ended_first = carry;
@@ -634,7 +682,9 @@ static void tick_lane(te_lane *lane, int64_t now_ns) {
     te_path *path = lane->path;
     lane->tick_ns = INT64_MAX;
     if (!lane->is_up && !lane->is_connecting && !lane->is_gone && path->dead == MS_OK &&
-        !path->is_closing && now_ns - path->used_ns[lane->opcode] < USED_NS) {
+        !path->is_closing &&
+        (now_ns - path->used_ns[lane->opcode] < USED_NS ||
+         (path->is_watching && lane->opcode == TE_READ))) {
         if (now_ns >= lane->retry_ns) {
             lane->is_connecting = true;
             te_lane_progress(lane, now_ns);

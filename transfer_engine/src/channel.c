@@ -5,6 +5,7 @@
  * Unix socket first, then the one with the fewest connections; one that failed is tried last, for
  * a pause that grows with each failure.
  */
+#include "te_channel_rails.h"
 #include "te_rdma.h"
 
 #include <errno.h>
@@ -57,7 +58,8 @@ struct te_channel {
     uint64_t request_base;         /* connections number their requests from different starts */
     void *attachments;
     void (*free_attachments)(void *attachments);
-    te_rdma_pool *pools[2]; /* for READs, for WRITEs; NULL: none yet */
+    te_rdma_pool *pools[2];       /* for READs, for WRITEs; NULL: none yet */
+    te_channel_rails *over_rails; /* NULL: one address, or a Unix socket first */
 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -122,6 +124,7 @@ static void channel_free(te_channel *channel) {
     if (channel->free_attachments != NULL) {
         channel->free_attachments(channel->attachments);
     }
+    te_channel_rails_close(channel->over_rails);
     pthread_mutex_destroy(&channel->lock);
     pthread_cond_destroy(&channel->changed);
     free(channel->rails);
@@ -156,6 +159,9 @@ static ms_status channel_open(te_engine *engine, const te_channel_config *config
         status = copy_hello(engine, config->hello, config->hello_length, &channel->hello,
                             &channel->hello_length);
     }
+    if (status == MS_OK && config->unix_path == NULL && channel->rail_count > 1) {
+        status = te_channel_rails_open(channel, config->addresses, &channel->over_rails);
+    }
     if (status != MS_OK) {
         channel_free(channel);
         return status;
@@ -182,6 +188,16 @@ ms_status te_channel_open_simple(te_engine *engine, const char *address, const u
 }
 
 /* ---- small things ---------------------------------------------------------------------------- */
+
+te_channel_rails *te_channel_rails_of(const te_channel *channel) { return channel->over_rails; }
+
+ms_status te_channel_copy_hello(te_channel *channel, uint8_t **hello, size_t *length) {
+    pthread_mutex_lock(&channel->lock);
+    ms_status status =
+        copy_hello(channel->engine, channel->hello, channel->hello_length, hello, length);
+    pthread_mutex_unlock(&channel->lock);
+    return status;
+}
 
 te_engine *te_channel_engine(const te_channel *channel) { return channel->engine; }
 
@@ -334,13 +350,38 @@ static uint32_t choose_rail(te_channel *channel, uint32_t tried, int64_t now) {
     return best;
 }
 
+/* Under the lock. */
+static void rail_failed(rail *used) {
+    int64_t pause = PAUSE_FIRST_NS << (used->failures < 7 ? used->failures : 7);
+    used->failures++;
+    used->retry_ns = te_now_ns() + (pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS);
+}
+
+void te_connection_doubt(te_connection *connection) {
+    te_channel *channel = connection->channel;
+    te_connection *useless = NULL;
+    pthread_mutex_lock(&channel->lock);
+    rail_failed(&channel->rails[connection->rail]);
+    for (te_connection **at = &channel->idle; *at != NULL;) {
+        te_connection *other = *at;
+        if (other->rail != connection->rail) {
+            at = &other->next;
+            continue;
+        }
+        *at = other->next;
+        unlist(channel, other);
+        other->next = useless;
+        useless = other;
+    }
+    pthread_mutex_unlock(&channel->lock);
+    destroy_chain(useless);
+}
+
 static void rail_ended(te_channel *channel, uint32_t index, bool has_failed) {
     rail *used = &channel->rails[index];
     pthread_mutex_lock(&channel->lock);
     if (has_failed) {
-        int64_t pause = PAUSE_FIRST_NS << (used->failures < 7 ? used->failures : 7);
-        used->failures++;
-        used->retry_ns = te_now_ns() + (pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS);
+        rail_failed(used);
     } else {
         used->failures = 0;
         used->retry_ns = 0;
@@ -807,6 +848,7 @@ void te_channel_set_hello(te_channel *channel, const void *hello, size_t hello_l
     channel->hello_generation++;
     te_connection *useless = take_useless(channel, true, 0);
     pthread_mutex_unlock(&channel->lock);
+    te_channel_rails_renew(channel->over_rails);
     free(old);
     destroy_chain(useless);
 }
@@ -833,6 +875,10 @@ ms_status te_channel_move(te_channel *channel, const char *address, const char *
     te_connection *useless = take_useless(channel, true, 0);
     break_off(channel);
     pthread_mutex_unlock(&channel->lock);
+    if (channel->over_rails != NULL) { /* one place from now on */
+        (void)te_channel_rails_set(channel->over_rails, NULL, 0);
+        te_channel_rails_break_off(channel->over_rails, false);
+    }
     destroy_chain(useless);
     return MS_OK;
 }
@@ -842,6 +888,7 @@ void te_channel_break_off(te_channel *channel) {
     channel->breaks++;
     break_off(channel);
     pthread_mutex_unlock(&channel->lock);
+    te_channel_rails_break_off(channel->over_rails, false);
 }
 
 void te_channel_get_health(te_channel *channel, te_channel_health *health) {
@@ -880,6 +927,7 @@ void te_channel_close(te_channel *channel) {
     break_off(channel); /* callers that wait for an answer get the end of the stream */
     pthread_cond_broadcast(&channel->changed);
     pthread_mutex_unlock(&channel->lock);
+    te_channel_rails_break_off(channel->over_rails, true);
     te_rdma_channel_close(channel); /* its endpoints give their connections back */
     pthread_mutex_lock(&channel->lock);
     while (channel->inside > 0) {

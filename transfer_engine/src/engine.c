@@ -1,5 +1,6 @@
 /* The engine object: configuration, start and stop, its log, and the helpers that every file here
  * uses. */
+#include "te_channel_rails.h"
 #include "te_rdma.h"
 
 #include <errno.h>
@@ -214,6 +215,7 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **opened) {
     if (engine->config.slice_bytes < 4096) {
         engine->config.slice_bytes = 4096;
     }
+    engine->rails_bytes_min = TE_RAILS_BYTES_MIN;
     engine->fork_generation = te_fork_generation();
     read_boot_id(engine->boot_id);
     /* One connection cannot use two cores, and more than a few only get in each other's way. */

@@ -33,7 +33,15 @@
 #define TURN_BYTES (4u << 20)
 #define ANSWER_BYTES_MAX (1u << 20) /* of an answer that is not a READ's bytes */
 
-typedef enum frame_kind { FRAME_HELLO, FRAME_TOKEN, FRAME_PING, FRAME_CUT, FRAME_WORK } frame_kind;
+typedef enum frame_kind {
+    FRAME_HELLO,
+    FRAME_TOKEN,
+    FRAME_TOPOLOGY,
+    FRAME_PING,
+    FRAME_CUT,
+    FRAME_WORK,
+    FRAME_TOLD /* what the peer says without being asked */
+} frame_kind;
 
 /* A connection that was given up, and WRITEs that it may still bring to the peer. */
 typedef struct te_cut {
@@ -72,6 +80,7 @@ typedef struct lane_tcp {
     frame *first, *last; /* not answered */
     frame *unsent;       /* the first of those that is not wholly sent */
     frame *free_frames;
+    frame told;     /* stands in tcp->answered for what nobody asked for */
     uint64_t acked; /* bytes that the kernel knew to be acknowledged when it was last asked */
     uint32_t round_trip_us;
     /* The answer that is coming: */
@@ -178,6 +187,7 @@ static ms_status tcp_open(te_lane *lane) {
         return MS_NO_MEMORY;
     tcp->lane = lane;
     tcp->watched = (te_watched){.ready = ready, .descriptor = -1};
+    tcp->told.kind = FRAME_TOLD;
     lane->state = tcp;
     return MS_OK;
 }
@@ -213,11 +223,13 @@ static bool watch(lane_tcp *tcp, uint32_t events) {
 /* The kernel has a connection: HELLO, and what waits behind it. */
 static void greet(lane_tcp *tcp) {
     frame *hello = frame_make(tcp, FRAME_HELLO, MS_HELLO, 0);
-    frame *token = tcp->lane->opcode == TE_WRITE && hello != NULL
-                       ? frame_make(tcp, FRAME_TOKEN, MS_CUT, 0)
-                       : NULL;
+    /* What is asked on it first: by which token it is cut, or which interfaces the peer has, now and later. */
+    bool is_write = tcp->lane->opcode == TE_WRITE;
+    frame *next = hello == NULL ? NULL
+                  : is_write    ? frame_make(tcp, FRAME_TOKEN, MS_CUT, 0)
+                                : frame_make(tcp, FRAME_TOPOLOGY, MS_TOPOLOGY, 0);
     tcp->phase = GREETING;
-    if (hello == NULL || (token == NULL && tcp->lane->opcode == TE_WRITE)) {
+    if (next == NULL) {
         if (hello != NULL)
             frame_free(tcp, hello);
         give_up(tcp, true, true, MS_OK, "no memory for HELLO");
@@ -226,12 +238,10 @@ static void greet(lane_tcp *tcp) {
     frame *waiting = tcp->first, *last = tcp->last;
     tcp->first = tcp->last = tcp->unsent = NULL;
     append(tcp, hello);
-    if (token != NULL) {
-        uint64_t none = 0;
-        memcpy(token->body, &none, sizeof none);
-        token->body_length = sizeof none;
-        append(tcp, token);
-    }
+    uint64_t none = 0; /* no token, or an empty string */
+    memcpy(next->body, &none, sizeof none);
+    next->body_length = sizeof none;
+    append(tcp, next);
     if (waiting != NULL) {
         tcp->last->next = waiting;
         tcp->last = last;
@@ -560,12 +570,26 @@ static bool end_hello(lane_tcp *tcp) {
     return true;
 }
 
+static void end_answer(lane_tcp *tcp) {
+    tcp->answered = NULL;
+    tcp->header_length = 0;
+    free(tcp->bounce);
+    tcp->bounce = NULL;
+}
+
 /* The whole answer is here.  False: the connection is gone. */
 static bool finish(lane_tcp *tcp) {
     frame *answered = tcp->answered;
     te_work *work = answered->work;
     te_path *path = tcp->lane->path;
     bool is_good = true;
+    if (answered->kind == FRAME_TOLD ||
+        (answered->kind == FRAME_TOPOLOGY && tcp->header.status == MS_OK))
+        te_path_told(path, tcp->bounce, (size_t)tcp->length);
+    if (answered->kind == FRAME_TOLD) {
+        end_answer(tcp);
+        return true;
+    }
     if (answered->kind == FRAME_HELLO && !end_hello(tcp))
         return false;
     if (answered->kind == FRAME_TOKEN && tcp->header.status == MS_OK &&
@@ -583,10 +607,7 @@ static bool finish(lane_tcp *tcp) {
     }
     bool is_early = answered->sent < answered->total; /* refused before all of it was sent */
     take_out(tcp, answered);
-    tcp->answered = NULL;
-    tcp->header_length = 0;
-    free(tcp->bounce);
-    tcp->bounce = NULL;
+    end_answer(tcp);
     if (work != NULL)
         te_lane_done(work, TE_WORK_DONE);
     te_cut *cut = answered->cut;
@@ -611,13 +632,26 @@ static bool finish(lane_tcp *tcp) {
     return tcp->phase != CLOSED;
 }
 
+static bool is_told(const ms_header *header) {
+    return header->kind == MS_ONEWAY && header->method == MS_TOPOLOGY && header->body_length > 0 &&
+           header->payload_length == 0 && header->trailer_length == 0;
+}
+
 /* The header is complete: to which request, and how much follows?  False: it makes no sense. */
 static bool begin_answer(lane_tcp *tcp) {
     const ms_header *header = &tcp->header;
     if (header->magic != MS_MAGIC || header->version < MS_WIRE_VERSION_OLDEST ||
-        header->version > MS_WIRE_VERSION || header->kind != MS_ANSWER ||
+        header->version > MS_WIRE_VERSION || (header->kind != MS_ANSWER && !is_told(header)) ||
         header->status >= MS_STATUS_COUNT || header->body_length > ANSWER_BYTES_MAX)
         return false;
+    if (header->kind != MS_ANSWER) {
+        tcp->answered = &tcp->told;
+        tcp->received = 0;
+        tcp->is_direct = false;
+        tcp->length = header->body_length;
+        tcp->bounce = malloc((size_t)tcp->length + 1);
+        return tcp->bounce != NULL;
+    }
     frame *each = tcp->first;
     while (each != NULL && each != tcp->unsent && each->header.request != header->request)
         each = each->next;

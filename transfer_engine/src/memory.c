@@ -353,7 +353,21 @@ ms_status te_set_topology(te_engine *engine, const char *json, size_t length, ch
     registry->topology_length = length;
     pthread_rwlock_unlock(&registry->lock);
     free(old);
+    te_topology_tell(engine);
     return MS_OK;
+}
+
+void te_registry_write_topology(te_registry *registry, ms_writer *body) {
+    pthread_rwlock_rdlock(&registry->lock);
+    ms_writer_string(body, registry->topology, (uint32_t)registry->topology_length);
+    pthread_rwlock_unlock(&registry->lock);
+}
+
+bool te_registry_has_topology(te_registry *registry) {
+    pthread_rwlock_rdlock(&registry->lock);
+    bool has_one = registry->topology_length > 0;
+    pthread_rwlock_unlock(&registry->lock);
+    return has_one;
 }
 
 void te_registry_topology(te_registry *registry, te_topology *topology) {

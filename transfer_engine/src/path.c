@@ -3,6 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "ms_frame.h"
 #include "te_carrier.h"
 
 #include "te_fault.h"
@@ -17,6 +21,7 @@ static void path_free(te_path *path) {
     if (path->free_peer != NULL)
         path->free_peer(path->peer);
     free(path->hello);
+    free(path->topology);
     free(path);
 }
 
@@ -82,6 +87,8 @@ ms_status te_path_open(te_engine *engine, const te_path_config *config, te_path 
     path->engine = engine;
     path->peer = config->peer;
     path->hello_length = config->hello_length;
+    path->is_watching = config->is_watching;
+    atomic_store(&path->rails_wanted, config->rail_count);
     path->hello = malloc(config->hello_length + 1);
     ms_status status = path->hello == NULL ? MS_NO_MEMORY : MS_OK;
     if (status == MS_OK)
@@ -89,6 +96,7 @@ ms_status te_path_open(te_engine *engine, const te_path_config *config, te_path 
     for (uint32_t i = 0; i < config->rail_count && status == MS_OK; i++) {
         const te_lane_ops *ops = config->ops == NULL ? &te_lane_tcp : config->ops[i];
         path->rail_count++;
+        path->others += ops != &te_lane_tcp;
         status = open_lane(path, TE_READ, i, &config->rails[i], ops);
         if (status == MS_OK)
             status = open_lane(path, TE_WRITE, i, &config->rails[i], ops);
@@ -137,6 +145,8 @@ void te_paths_adopt(te_carrier *carrier, te_path *opened) {
             carrier->paths->previous = path;
         carrier->paths = path;
         path->used_ns[0] = path->used_ns[1] = INT64_MIN / 2;
+        for (uint32_t i = 0; path->is_watching && i < path->rail_count; i++)
+            te_lane_tick_at(&path->lanes[TE_READ][i], te_now_ns());
         for (uint32_t direction = 0; direction < 2; direction++)
             for (uint32_t i = 0; i < path->rail_count; i++)
                 enter_lane(&path->lanes[direction][i]);
@@ -161,6 +171,8 @@ void te_path_kill(te_path *path, ms_status status) {
     if (path->dead != MS_OK)
         return;
     path->dead = status;
+    atomic_store_explicit(&path->up_count[TE_READ], 0, memory_order_relaxed);
+    atomic_store_explicit(&path->up_count[TE_WRITE], 0, memory_order_relaxed);
     te_schedule_group_close(carrier->schedule, path->groups[TE_READ], MS_CLOSED);
     te_schedule_group_close(carrier->schedule, path->groups[TE_WRITE], MS_CLOSED);
 }
@@ -198,23 +210,102 @@ void te_paths_close(te_carrier *carrier) {
     }
 }
 
+/* ---- the peer's interfaces ------------------------------------------------------------------------------------------ */
+
+void te_path_told(te_path *path, const uint8_t *body, size_t length) {
+    te_carrier *carrier = path->carrier;
+    ms_reader reader = ms_reader_of(body, length);
+    ms_text text;
+    if (!ms_reader_string(&reader, MS_TOPOLOGY_BYTES_MAX, &text) || text.length == 0)
+        return; /* it tells nothing */
+    char *copy = malloc(text.length);
+    if (copy == NULL)
+        return;
+    memcpy(copy, text.data, text.length);
+    pthread_mutex_lock(&carrier->lock);
+    bool is_news =
+        text.length != path->topology_length || memcmp(copy, path->topology, text.length) != 0;
+    char *old = is_news ? path->topology : copy;
+    if (is_news) {
+        path->topology = copy;
+        path->topology_length = text.length;
+    }
+    int news = is_news ? carrier->news : -1;
+    pthread_mutex_unlock(&carrier->lock);
+    free(old);
+    uint64_t one = 1;
+    if (news >= 0 && write(news, &one, sizeof one) < 0) {
+        /* Only when the counter is full: it is readable then. */
+    }
+}
+
+size_t te_path_topology(te_path *path, char *text, size_t size) {
+    pthread_mutex_lock(&path->carrier->lock);
+    size_t length = path->topology_length;
+    if (length > 0 && length <= size)
+        memcpy(text, path->topology, length);
+    pthread_mutex_unlock(&path->carrier->lock);
+    return length;
+}
+
+int te_topology_eventfd(te_engine *engine) {
+    te_carrier *carrier = engine->carrier;
+    if (te_engine_check(engine) != MS_OK)
+        return -1;
+    pthread_mutex_lock(&carrier->lock);
+    if (carrier->news < 0)
+        carrier->news = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int news = carrier->news;
+    pthread_mutex_unlock(&carrier->lock);
+    return news;
+}
+
 /* ---- which may be used ------------------------------------------------------------------------------------------- */
 
 void te_path_use(te_path *path, te_opcode opcode, int64_t now_ns) {
     te_carrier *carrier = path->carrier;
-    uint32_t rank = UINT32_MAX;
+    uint32_t rank = UINT32_MAX, up_count = 0;
     if (path->dead != MS_OK)
         return;
     for (uint32_t i = 0; i < path->rail_count; i++) {
         const te_lane *lane = &path->lanes[opcode][i];
-        if (lane->is_up && !lane->is_gone && lane->ops->rank < rank)
+        bool is_up = lane->is_up && !lane->is_gone;
+        up_count += is_up;
+        if (is_up && lane->ops->rank < rank)
             rank = lane->ops->rank;
     }
+    atomic_store_explicit(&path->up_count[opcode], up_count, memory_order_relaxed);
     for (uint32_t i = 0; i < path->rail_count; i++) {
         const te_lane *lane = &path->lanes[opcode][i];
         te_schedule_rail_set(carrier->schedule, lane->rail,
                              lane->is_up && !lane->is_gone && lane->ops->rank == rank, now_ns);
     }
+}
+
+bool te_path_is_up(const te_path *path, te_opcode opcode) {
+    return atomic_load_explicit(&path->up_count[opcode], memory_order_relaxed) > 0;
+}
+
+bool te_path_is_dead(te_path *path) {
+    pthread_mutex_lock(&path->carrier->lock);
+    bool is_dead = path->dead != MS_OK;
+    pthread_mutex_unlock(&path->carrier->lock);
+    return is_dead;
+}
+
+static void warm(te_path *path, te_opcode opcode) {
+    int64_t now_ns = te_now_ns();
+    path->used_ns[opcode] = now_ns;
+    for (uint32_t i = 0; i < path->rail_count; i++)
+        te_lane_tick_at(&path->lanes[opcode][i], now_ns);
+}
+
+static void warm_reads(void *path) { warm(path, TE_READ); }
+static void warm_writes(void *path) { warm(path, TE_WRITE); }
+
+void te_path_warm(te_path *path, te_opcode opcode) {
+    /* Without memory for it, the next transfer asks again. */
+    (void)te_carrier_run(path->carrier, opcode == TE_READ ? warm_reads : warm_writes, path);
 }
 
 /* ---- other rails --------------------------------------------------------------------------------------------------- */
@@ -322,6 +413,7 @@ ms_status te_path_change(te_path *path, const te_rail_ends *rails, uint32_t coun
         return MS_NO_MEMORY;
     wanted->path = path;
     wanted->count = count;
+    atomic_store_explicit(&path->rails_wanted, count + path->others, memory_order_relaxed);
     memcpy(wanted->rails, rails, count * sizeof *rails);
     ms_status status = te_carrier_run(path->carrier, change_now, wanted);
     if (status != MS_OK)

@@ -14,7 +14,8 @@ bool te_options_are_default(const te_transfer_options *options) {
 void te_carry_set_options(te_carry *carry, const te_transfer_options *options) {
     static const te_class class_of[] = {[TE_PRIORITY_NORMAL] = TE_CLASS_NORMAL,
                                         [TE_PRIORITY_URGENT] = TE_CLASS_URGENT,
-                                        [TE_PRIORITY_BACKGROUND] = TE_CLASS_BACKGROUND};
+                                        [TE_PRIORITY_BACKGROUND] = TE_CLASS_BACKGROUND,
+                                        [TE_PRIORITY_PREFETCH] = TE_CLASS_PREFETCH};
     carry->class = options == NULL ? TE_CLASS_NORMAL : class_of[options->priority];
     carry->tenant = options == NULL ? 0 : options->tenant;
     carry->weight = options == NULL || options->weight == 0 ? 1 : options->weight;
@@ -22,6 +23,31 @@ void te_carry_set_options(te_carry *carry, const te_transfer_options *options) {
 
 ms_status te_carried_status(const te_carried *item) {
     return item->status == MS_CLOSED ? MS_UNAVAILABLE : item->status;
+}
+
+void te_rail_ends_from(const te_rail *rail, te_rail_ends *ends) {
+    const char *arrow = strchr(rail->address, '>');
+    size_t local_length = arrow == NULL ? 0 : (size_t)(arrow - rail->address);
+    *ends = (te_rail_ends){
+        .local_nic = rail->local_nic, .remote_nic = rail->remote_nic, .tier = rail->tier};
+    memcpy(ends->local, rail->address, local_length);
+    memcpy(ends->remote, rail->address + (arrow == NULL ? 0 : local_length + 1),
+           strlen(rail->address) + 1 - (arrow == NULL ? 0 : local_length + 1));
+}
+
+ms_status te_rail_ends_of(te_engine *engine, const char *addresses, te_rail_ends ends[TE_RAILS_MAX],
+                          uint32_t *count) {
+    te_topology *local = calloc(2, sizeof *local),
+                *remote = local + 1; /* the peer's: nothing known */
+    if (local == NULL)
+        return MS_NO_MEMORY;
+    te_rail rails[TE_RAILS_MAX];
+    te_registry_topology(engine->registry, local);
+    *count = te_rails_build(local, "*", remote, "*", addresses, rails);
+    free(local);
+    for (uint32_t i = 0; i < *count; i++)
+        te_rail_ends_from(&rails[i], &ends[i]);
+    return MS_OK;
 }
 
 /* "LOCAL>REMOTE:PORT/TIER" */
@@ -167,10 +193,13 @@ ms_status te_segment_topology(te_engine *engine, uint32_t segment, char *json, s
         return MS_NOT_REGISTERED;
     te_session *session = te_remote_session(remote);
     pthread_mutex_lock(&session->lock);
-    *length = session->topology_length;
+    *length = session->path == NULL ? 0 : te_path_topology(session->path, json, size);
+    bool is_told = *length > 0; /* by itself, after it was asked */
+    if (!is_told)
+        *length = session->topology_length;
     if (*length > size)
         status = MS_BUFFER_TOO_SMALL;
-    else if (*length > 0)
+    else if (*length > 0 && !is_told)
         memcpy(json, session->topology, *length);
     pthread_mutex_unlock(&session->lock);
     te_session_put(session);

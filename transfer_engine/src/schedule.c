@@ -51,7 +51,7 @@ void te_schedule_config_default(te_schedule_config *config) {
                                    .slice_ns = 200000,
                                    .window_ns = 1000000,
                                    .piece_cost_bytes = 512,
-                                   .class_weights = {64, 8, 1}};
+                                   .class_weights = {64, 8, 4, 1}};
 }
 
 static bool is_sane(const te_schedule_config *config) {

@@ -126,18 +126,9 @@ static ms_status open_path(te_engine *engine, te_session *session, const te_rail
                              .ops = ops,
                              .rail_count = kept + nics,
                              .hello = hello,
-                             .hello_length = sizeof hello};
+                             .hello_length = sizeof hello,
+                             .is_watching = te_registry_has_topology(engine->registry)};
     return te_path_open(engine, &config, &session->path);
-}
-
-static void ends_of(const te_rail *rail, te_rail_ends *ends) {
-    const char *arrow = strchr(rail->address, '>');
-    size_t local_length = arrow == NULL ? 0 : (size_t)(arrow - rail->address);
-    *ends = (te_rail_ends){
-        .local_nic = rail->local_nic, .remote_nic = rail->remote_nic, .tier = rail->tier};
-    memcpy(ends->local, rail->address, local_length);
-    memcpy(ends->remote, rail->address + (arrow == NULL ? 0 : local_length + 1),
-           strlen(rail->address) + 1 - (arrow == NULL ? 0 : local_length + 1));
 }
 
 te_path *te_session_path(te_engine *engine, te_session *session, bool wants) {
@@ -147,11 +138,15 @@ te_path *te_session_path(te_engine *engine, te_session *session, bool wants) {
     if (session->path == NULL && wants) {
         te_rail_ends ends[TE_RAILS_MAX];
         for (uint32_t i = 0; i < session->rail_count; i++)
-            ends_of(&session->rails[i], &ends[i]);
+            te_rail_ends_from(&session->rails[i], &ends[i]);
         /* Without one the requests go as all others do. */
         (void)open_path(engine, session, ends, session->rail_count);
     }
     te_path *path = session->path;
+    /* One with a single rail is there for the peer to tell of others, or for shares. */
+    if (path != NULL && !wants &&
+        atomic_load_explicit(&path->rails_wanted, memory_order_relaxed) < 2)
+        path = NULL;
     pthread_mutex_unlock(&session->lock);
     return path;
 }
@@ -164,7 +159,7 @@ ms_status te_session_set_rails(te_engine *engine, te_session *session, const te_
     pthread_mutex_lock(&session->lock);
     if (session->path != NULL)
         status = te_path_change(session->path, rails, count);
-    else if (count > 1)
+    else if (count > 1 || te_registry_has_topology(engine->registry))
         status = open_path(engine, session, rails, count);
     pthread_mutex_unlock(&session->lock);
     return status;
@@ -209,7 +204,7 @@ static ms_status open_rails(te_engine *engine, const char *address, const te_rai
         return MS_OK;
     te_rail_ends ends[TE_RAILS_MAX];
     for (uint32_t i = 0; i < session->rail_count; i++)
-        ends_of(&session->rails[i], &ends[i]);
+        te_rail_ends_from(&session->rails[i], &ends[i]);
     return open_path(engine, session, ends, session->rail_count);
 }
 

@@ -16,6 +16,7 @@ typedef struct te_carried {
     } wire;
     /* Set when it has ended. */
     ms_status status; /* of the transport, or the peer's about this item */
+    bool is_answered; /* the peer's: it refused the item */
     uint64_t word;    /* of a guarded READ: the first that differs from the one expected */
     /* For `explain`; under the carrier's lock. */
     uint32_t rails;    /* bit i: a slice of it went over the path's rail i */
@@ -23,6 +24,7 @@ typedef struct te_carried {
     int64_t first_ns;  /* the first slice was given to a lane */
     int64_t ended_ns;
     /* The carrier's. */
+    bool is_doubtful; /* WRITE: a slice of it was lost, which the peer may still carry out */
     te_carry *carry;
     te_job job;
 } te_carried;
@@ -48,6 +50,7 @@ struct te_carry {
     ms_status cancel_status; /* OK: not cancelled */
     bool is_over;
     te_carry *next, *cancel_next, *scope_next;
+    te_carry *path_next, *path_previous; /* under way over the same path */
 };
 
 ms_status te_carrier_open(te_engine *engine);
@@ -57,6 +60,10 @@ void te_carrier_close(te_engine *engine);
 
 /* CLOSED: the engine is being closed; nothing has begun, and `ended` is not called. */
 ms_status te_carry_begin(te_carry *carry);
+/* The same in two parts, for whoever holds a lock: no system call is made under it.  *is_asleep is set when the carrier
+ * must be roused, once for any number of carries. */
+ms_status te_carry_add(te_carry *carry, bool *is_asleep);
+void te_carrier_rouse(te_carrier *carrier);
 /* Items that have not ended do so soon. */
 void te_carry_cancel(te_carry *carry, ms_status status);
 /* Begins and waits; `ended` and `owner` are set by it.  A cancel of `scope` (may be NULL) cancels it. */
@@ -74,6 +81,17 @@ uint64_t te_carry_rail_bytes(te_carry *carry, uint32_t rail); /* of all items */
 ms_status te_path_open(te_engine *engine, const te_path_config *config, te_path **path);
 /* Returns at once; no carry may be under way. */
 void te_path_close(te_path *path);
+/* Any lane of that direction is up.  Any thread; a glance, no lock. */
+bool te_path_is_up(const te_path *path, te_opcode opcode);
+/* Connects lanes of that direction that are down, as a request over them would.  Any thread. */
+void te_path_warm(te_path *path, te_opcode opcode);
+/* What is under way over it ends: READs as UNAVAILABLE, WRITEs as IO_ERROR.  Any thread. */
+void te_path_break_off(te_path *path, bool for_ever); /* for_ever: te_carry_begin says CLOSED */
+bool te_path_is_dead(te_path *path);
+/* On a lane the peer has told its interfaces (the body of TOPOLOGY).  On the carrier's thread. */
+void te_path_told(te_path *path, const uint8_t *body, size_t length);
+/* What it told last: its length, 0: nothing; copied when there is room. */
+size_t te_path_topology(te_path *path, char *text, size_t size);
 /* Another list of rails: lanes of those that are not in it are reset, new ones begin.  Any thread. */
 ms_status te_path_change(te_path *path, const te_rail_ends *rails, uint32_t count);
 
@@ -100,6 +118,7 @@ struct te_carrier {
     bool is_started, is_stopping, is_sleeping, has_closing;
     pthread_t thread;
     int epoll, wake;
+    int news; /* eventfd: a peer has told other interfaces; under the lock; -1: nobody asked for it */
     /* The thread's own: */
     te_work *works, *free_works, *done_first, *done_last;
     te_carry *ended_first, *ended_last;

@@ -172,10 +172,12 @@ struct te_engine {
     struct te_registry *registry; /* memory.c */
     struct te_notes *notes;       /* notify.c */
     struct te_carrier *carrier;   /* carrier.c */
-    _Atomic bool has_rails;       /* a path was opened, or is wanted: batches look for one */
-    struct te_remotes *remotes;   /* remote.c */
-    struct te_batches *batches;   /* batch.c */
-    te_rdma *rdma;                /* rdma.c; NULL: no RDMA here */
+    uint64_t rails_bytes_min; /* te_read and te_write go over several rails from so many bytes on */
+    uint64_t rail_slice_bytes;  /* the least a slice has; 0: as the schedule likes */
+    _Atomic bool has_rails;     /* a path was opened, or is wanted: batches look for one */
+    struct te_remotes *remotes; /* remote.c */
+    struct te_batches *batches; /* batch.c */
+    te_rdma *rdma;              /* rdma.c; NULL: no RDMA here */
 };
 
 unsigned te_fork_generation(void);
@@ -277,6 +279,7 @@ struct te_link {
     bool is_dialled;
     char name[128]; /* the peer's address, for the log */
 
+    _Atomic bool is_told_topology; /* topology_told.c: its peer wants to hear of changes */
     uint64_t cut_token; /* cut.c: by which the peer may have it closed; 0: it has not asked */
 
     /* What HELLO said (accepted links); zero for dialled ones. */
@@ -474,6 +477,9 @@ void te_connection_park(te_connection *connection);
 void te_connection_unpark(te_connection *connection);
 /* It was opened with the HELLO that counts now, to the place that is meant now. */
 bool te_connection_is_current(te_connection *connection);
+/* It has not answered in time, and may be on a rail that is lost: idle connections over the same address are closed, and
+ * others are tried first for a while. */
+void te_connection_doubt(te_connection *connection);
 /* Nothing has come on it, not its end either. */
 bool te_connection_is_silent(const te_connection *connection);
 /* The RDMA endpoints of a channel, for READs and for WRITEs: rdma_pool.c. */

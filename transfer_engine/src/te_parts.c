@@ -38,6 +38,7 @@ ms_status te_parts_open(te_engine *engine) {
     te_registry_install(engine);
     te_notes_install(engine);
     te_cuts_install(engine);
+    te_topology_install(engine);
     te_rdma_install(engine);
     return MS_OK;
 }

@@ -9,12 +9,14 @@
  *   notify.c         NOTIFY
  *   session.c, remote.c, move.c, staging.c   other engines' segments, and moving bytes to and from them
  *   carrier.c, path.c, lane_tcp.c   the same over several rails at once
+ *   topology_told.c  TOPOLOGY: interfaces, told again when they change
  *   cut.c            CUT: an end of a connection that the peer confirms
  *   batch.c          the paper's batch interface
  */
 #ifndef TE_PARTS_H
 #define TE_PARTS_H
 
+#include "ms_frame.h"
 #include "te_internal.h"
 #include "te_rails.h"
 
@@ -111,6 +113,12 @@ void te_notes_close(te_notes *notes);
 void te_notes_install(te_engine *engine); /* NOTIFY */
 
 /* ---- cut.c ----------------------------------------------------------------------------------------------- */
+void te_topology_install(te_engine *engine);
+/* Tells those who asked for it that the topology has changed. */
+void te_topology_tell(te_engine *engine);
+/* As a string, empty without one. */
+void te_registry_write_topology(te_registry *registry, ms_writer *body);
+bool te_registry_has_topology(te_registry *registry);
 void te_cuts_install(te_engine *engine); /* CUT */
 
 /* ---- scope.c --------------------------------------------------------------------------------------------- */

@@ -177,6 +177,7 @@ typedef struct te_path_config {
     uint32_t rail_count;           /* 1 to TE_RAILS_MAX */
     const void *hello;             /* of every connection: copied */
     size_t hello_length;
+    bool is_watching; /* its lanes for READs stay connected: the peer tells of changes */
     void *
         peer; /* the transport's own knowledge of the peer (queue pairs, rkeys by segment), or NULL */
     void (*free_peer)(void *peer);
@@ -193,8 +194,15 @@ struct te_path {
     void *peer;
     void (*free_peer)(void *peer);
     /* Under the carrier's lock: */
-    bool is_closing;
-    ms_status dead; /* OK: alive */
+    bool is_closing, is_over; /* over: nothing begins any more */
+    ms_status dead;           /* OK: alive */
+    struct te_carry *carries; /* under way */
+    char *topology;           /* as the peer told it last, on a lane; NULL: it has not */
+    size_t topology_length;
+    bool is_watching; /* never changes */
+    uint32_t others;  /* rails that are not of TCP: no list names them; never changes */
+    _Atomic uint32_t rails_wanted; /* of the newest list, and the others */
+    _Atomic uint32_t up_count[2];  /* lanes by opcode; read anywhere */
     /* The carrier thread's: */
     int64_t used_ns[2]; /* when something was last begun, by opcode */
     struct te_cut

@@ -38,9 +38,10 @@ typedef struct te_schedule te_schedule;
 
 typedef enum te_class {
     TE_CLASS_URGENT = 0,     /* somebody waits for it: a get before a prefill */
-    TE_CLASS_NORMAL = 1,     /* puts, prefetches */
-    TE_CLASS_BACKGROUND = 2, /* replication, moving to other tiers */
-    TE_CLASS_COUNT = 3
+    TE_CLASS_NORMAL = 1,     /* puts */
+    TE_CLASS_PREFETCH = 2,   /* gets that somebody may wait for later */
+    TE_CLASS_BACKGROUND = 3, /* replication, moving to other tiers */
+    TE_CLASS_COUNT = 4
 } te_class;
 
 typedef struct te_schedule_config {

@@ -76,6 +76,10 @@ bool te_session_is_mapped(te_session *session, te_remote_region *region, int64_t
 te_session *te_remote_session(te_remote *remote);
 /* The process behind the address is another one, or seems to be: a new session, unless someone was faster. */
 ms_status te_remote_renew(te_remote *remote, const te_session *old, int64_t deadline_ns);
+void te_rail_ends_from(const te_rail *rail, te_rail_ends *ends);
+/* The rails to comma-separated addresses, as far as this engine knows its own interfaces. */
+ms_status te_rail_ends_of(te_engine *engine, const char *addresses, te_rail_ends ends[TE_RAILS_MAX],
+                          uint32_t *count);
 /* What a carry says when its path is dead, as a failure of the path. */
 ms_status te_carried_status(const te_carried *item);
 void te_rail_view_of(const te_rail_status *status, te_rail_view *view);

@@ -14,6 +14,7 @@
  * which is right when every item is OK; else the bytes of later items lie too far in front, and
  * are moved to their places.
  */
+#include "te_channel_rails.h"
 #include "te_rdma.h"
 
 #include <stdlib.h>
@@ -24,6 +25,9 @@
 #define SPIN_BYTES (1u << 20) /* the first bytes of a larger answer take longer than the spin */
 #define PART_BYTES_MAX (16u << 20)
 #define RETURNED_MAX 8
+#define BUSY_NS TE_NS_PER_S
+#define PATIENCE_NS (200 * TE_NS_PER_MS) /* with a rail that may be lost */
+#define BUSY_LOOK_NS TE_NS_PER_MS
 
 typedef struct part {
     size_t first, count; /* items */
@@ -33,6 +37,8 @@ typedef struct part {
     size_t seal_offset, seal_bytes;
     size_t
         unsealed; /* item whose seal goes by itself: an earlier part has bytes of its object, too */
+    int64_t
+        deadline_ns; /* of this attempt: the transfer's, or earlier where another rail may be tried */
 } part;
 
 #define NO_ITEM SIZE_MAX
@@ -145,6 +151,7 @@ static bool take_part(transfer *moved, part *taken) {
     } else if (moved->status == MS_OK) {
         found = cut_part(moved, taken);
     }
+    taken->deadline_ns = moved->deadline_ns;
     pthread_mutex_unlock(&moved->lock);
     return found;
 }
@@ -197,7 +204,7 @@ static ms_status refused_read(transfer *moved, const part *taken, te_connection 
         struct iovec rest = {.iov_base = waste,
                              .iov_len = left < sizeof waste ? left : sizeof waste};
         ms_status status =
-            te_connection_receive(connection, &rest, 1, false, false, &came, moved->deadline_ns);
+            te_connection_receive(connection, &rest, 1, false, false, &came, taken->deadline_ns);
         if (status != MS_OK) {
             return status;
         }
@@ -293,8 +300,8 @@ static ms_status exchange_read(transfer *moved, const part *taken, te_connection
     };
     uint64_t request = te_next_request(connection);
     ms_status status =
-        te_send(connection, MS_REQUEST, MS_READ, 0, request, te_deadline_ms(moved->deadline_ns),
-                body, count > 1 ? 4 : 2, NULL, 0, moved->deadline_ns);
+        te_send(connection, MS_REQUEST, MS_READ, 0, request, te_deadline_ms(taken->deadline_ns),
+                body, count > 1 ? 4 : 2, NULL, 0, taken->deadline_ns);
     if (status != MS_OK) {
         return status;
     }
@@ -312,7 +319,7 @@ static ms_status exchange_read(transfer *moved, const part *taken, te_connection
     size_t trailer = count * sizeof *results, received = 0;
     blocks[count] = (struct iovec){.iov_base = results, .iov_len = trailer};
     status = te_connection_first(connection, parts, count + 2, taken->bytes <= SPIN_BYTES,
-                                 &received, moved->deadline_ns);
+                                 &received, taken->deadline_ns);
     if (status == MS_OK) {
         status = te_connection_check(connection, &header);
     }
@@ -339,7 +346,7 @@ static ms_status exchange_read(transfer *moved, const part *taken, te_connection
         uint64_t ok_bytes = 0;
         te_iov_advance(&rest, &rest_count, received);
         status = te_connection_receive(connection, rest, rest_count, true,
-                                       taken->bytes <= SPIN_BYTES, &came, moved->deadline_ns);
+                                       taken->bytes <= SPIN_BYTES, &came, taken->deadline_ns);
         for (size_t i = 0; status == MS_OK && i < count; i++) {
             ok_bytes +=
                 results[i].status == MS_OK ? range_of(moved, taken, taken->first + i, &start) : 0;
@@ -350,7 +357,7 @@ static ms_status exchange_read(transfer *moved, const part *taken, te_connection
         }
     } else {
         status = receive_short(connection, blocks, count, header.payload_length, results, there,
-                               moved->deadline_ns);
+                               taken->deadline_ns);
         uint64_t ok_bytes = 0;
         for (size_t i = 0; status == MS_OK && i < count; i++) {
             ok_bytes += results[i].status == MS_OK ? blocks[i].iov_len : 0;
@@ -447,14 +454,14 @@ static ms_status exchange_write(transfer *moved, const part *taken, te_connectio
     uint32_t answer[2 + TE_FRAME_IOVECS];
     te_reply reply = {.body = (uint8_t *)answer, .body_size = sizeof answer};
     ms_status status = te_send(
-        connection, MS_REQUEST, MS_WRITE, moved->flags, request, te_deadline_ms(moved->deadline_ns),
-        body, taken->seal_bytes > 0 ? 3 : 2, payload, payload_count, moved->deadline_ns);
+        connection, MS_REQUEST, MS_WRITE, moved->flags, request, te_deadline_ms(taken->deadline_ns),
+        body, taken->seal_bytes > 0 ? 3 : 2, payload, payload_count, taken->deadline_ns);
     if (copies != few) {
         free(copies);
     }
     if (status == MS_OK) {
         te_expect(connection, te_copy_ns(shared_bytes(moved, taken)));
-        status = te_receive(connection, &reply, moved->deadline_ns);
+        status = te_receive(connection, &reply, taken->deadline_ns);
         te_expect(connection, 0);
     }
     if (status != MS_OK) {
@@ -495,6 +502,35 @@ static bool may_repeat(const transfer *moved, const part *taken, ms_status statu
         return status == MS_UNAVAILABLE || status == MS_IO_ERROR;
     }
     return status == MS_UNAVAILABLE && taken->seal_bytes == 0;
+}
+
+/* Whether it may be asked for again over another connection though nobody knows what became of the first attempt: a READ,
+ * or seals alone (of an object that is sealed, a SEAL is only answered). */
+static bool is_harmless_twice(const transfer *moved, const part *taken) {
+    return moved->reads != NULL || (taken->bytes == 0 && shared_bytes(moved, taken) == 0);
+}
+
+/* One exchange.  A peer with several addresses is given a moment on one of them, then longer on others: a rail that is lost
+ * says nothing.  `*connection` is replaced then; NULL: there is no other. */
+static ms_status exchange_somewhere(transfer *moved, part *taken, te_connection **connection) {
+    bool has_others = te_channel_rails_are_several(te_channel_rails_of(moved->channel)) &&
+                      taken->bytes <= SPIN_BYTES && is_harmless_twice(moved, taken);
+    for (int64_t patience_ns = PATIENCE_NS;; patience_ns *= 2) {
+        int64_t limit_ns = te_now_ns() + patience_ns;
+        bool is_limited = has_others && limit_ns < moved->deadline_ns;
+        taken->deadline_ns = is_limited ? limit_ns : moved->deadline_ns;
+        ms_status status = exchange(moved, taken, *connection);
+        if (status != MS_TIMEOUT || !is_limited) {
+            return status;
+        }
+        te_connection_doubt(*connection);
+        te_checkin(*connection, false);
+        *connection = NULL;
+        status = te_checkout(moved->channel, moved->deadline_ns, connection);
+        if (status != MS_OK) {
+            return status;
+        }
+    }
 }
 
 static void fail(transfer *moved, ms_status status) {
@@ -571,15 +607,15 @@ static ms_status carry(transfer *moved, te_connection *connection) {
     int repeats = 0;
     do {
         while (status == MS_OK && take_part(moved, &taken)) {
-            status = exchange(moved, &taken, connection);
-            while (may_repeat(moved, &taken, status) && repeats++ < 2) {
+            status = exchange_somewhere(moved, &taken, &connection);
+            while (connection != NULL && may_repeat(moved, &taken, status) && repeats++ < 2) {
                 te_checkin(connection, false);
                 connection = NULL;
                 status = te_checkout(moved->channel, moved->deadline_ns, &connection);
                 if (status != MS_OK) {
                     break;
                 }
-                status = exchange(moved, &taken, connection);
+                status = exchange_somewhere(moved, &taken, &connection);
             }
         }
         if (status != MS_OK) {
@@ -758,8 +794,15 @@ static bool is_for_rdma(const transfer *wanted) {
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
-                  size_t count, ms_read_result *results, int64_t deadline_ns) {
+/* Whether it goes over several rails first.  With one address that is all that it costs. */
+static bool is_for_rails(const transfer *wanted) {
+    return te_channel_rails_are_several(te_channel_rails_of(wanted->channel)) &&
+           sum_payload(wanted) >= wanted->engine->rails_bytes_min;
+}
+
+ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const *targets,
+                     size_t count, ms_read_result *results, const te_transfer_options *options,
+                     int64_t deadline_ns) {
     transfer wanted = {
         .channel = channel,
         .engine = te_channel_engine(channel),
@@ -779,6 +822,11 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
         if (is_tried) {
             status = te_rdma_read(channel, items, targets, count, results, deadline_ns);
         }
+        if (status == MS_OK && is_for_rails(&wanted)) {
+            is_tried = true;
+            status = te_channel_rails_read(channel, items, targets, count, results, options,
+                                           deadline_ns);
+        }
         if (status == MS_OK && count > 0) {
             status = is_tried ? read_rest(&wanted) : run(&wanted);
         }
@@ -790,11 +838,22 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
     return status;
 }
 
+ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
+                  size_t count, ms_read_result *results, int64_t deadline_ns) {
+    return te_read_as(channel, items, targets, count, results, NULL, deadline_ns);
+}
+
 /* Seals that went with no part: every byte of theirs has been answered.  Each is an item without bytes. */
 static ms_status write_seals(const transfer *written) {
     size_t sealed = 0, bytes = 0, offset = 0, kept = 0;
+    bool is_whole = true; /* every item of the object so far has been answered with OK */
     for (size_t i = 0; i < written->count; i++) {
-        bool is_due = written->is_unsealed[i] && written->statuses[i] == MS_OK;
+        is_whole = is_whole && written->statuses[i] == MS_OK;
+        bool is_due = written->is_unsealed[i] && is_whole;
+        if (written->writes[i].seal_length > 0) { /* the object's last item */
+            written->is_unsealed[i] = is_due;
+            is_whole = true;
+        }
         sealed += is_due;
         bytes += is_due ? written->writes[i].seal_length : 0;
     }
@@ -812,7 +871,7 @@ static ms_status write_seals(const transfer *written) {
         sealed = 0;
         for (size_t i = 0; i < written->count; i++) {
             uint32_t length = written->writes[i].seal_length;
-            if (written->is_unsealed[i] && written->statuses[i] == MS_OK) {
+            if (written->is_unsealed[i]) {
                 items[sealed] = written->writes[i];
                 items[sealed].source = 0;
                 items[sealed].offset = items[sealed].length = items[sealed].source_offset = 0;
@@ -843,6 +902,42 @@ static ms_status write_seals(const transfer *written) {
     return status;
 }
 
+/* A connection over which a part of an object went first, and which was cut since, may not have given back its use of
+ * the extent yet: then the server says BUSY to the SEAL, for a moment. */
+static ms_status seal_busy(const transfer *written) {
+    const int64_t until_ns = te_now_ns() + BUSY_NS;
+    transfer again = *written;
+    ms_status status = MS_OK;
+    again.is_unsealed = NULL;
+    while (status == MS_OK) {
+        bool is_busy = false;
+        int64_t now_ns = te_now_ns();
+        for (size_t i = 0; i < written->count; i++) {
+            is_busy |= written->statuses[i] == MS_BUSY && written->writes[i].seal_length > 0;
+        }
+        if (!is_busy || now_ns >= until_ns || now_ns >= written->deadline_ns) {
+            break;
+        }
+        if (again.is_unsealed == NULL) {
+            again.is_unsealed = malloc(written->count * sizeof *again.is_unsealed);
+        }
+        if (again.is_unsealed == NULL) {
+            return MS_NO_MEMORY;
+        }
+        for (size_t i = 0; i < written->count; i++) {
+            again.is_unsealed[i] =
+                written->statuses[i] == MS_BUSY && written->writes[i].seal_length > 0;
+            if (again.is_unsealed[i]) {
+                written->statuses[i] = MS_OK; /* its bytes are there */
+            }
+        }
+        nanosleep(&(struct timespec){.tv_nsec = BUSY_LOOK_NS}, NULL);
+        status = write_seals(&again);
+    }
+    free(again.is_unsealed);
+    return status;
+}
+
 /* Bytes and seals, with room to note which seals went with no part. */
 static ms_status write_all(transfer *wanted) {
     bool few[16] = {false};
@@ -864,9 +959,9 @@ static ms_status write_all(transfer *wanted) {
     return status;
 }
 
-ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources,
-                   size_t count, const void *seals, size_t seals_length, uint32_t flags,
-                   uint32_t *statuses, int64_t deadline_ns) {
+ms_status te_write_as(te_channel *channel, const ms_write_item *items, const void *const *sources,
+                      size_t count, const void *seals, size_t seals_length, uint32_t flags,
+                      uint32_t *statuses, const te_transfer_options *options, int64_t deadline_ns) {
     transfer wanted = {
         .channel = channel,
         .engine = te_channel_engine(channel),
@@ -895,8 +990,17 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
         if (is_tried) {
             status = te_rdma_write(channel, items, sources, count, statuses, deadline_ns);
         }
+        bool is_over_rails = status == MS_OK && is_for_rails(&wanted);
+        if (is_over_rails) {
+            is_tried = true;
+            status = te_channel_rails_write(channel, items, sources, count, statuses, options,
+                                            deadline_ns);
+        }
         if (status == MS_OK && count > 0) {
             status = is_tried ? write_rest(&wanted) : write_all(&wanted);
+        }
+        if (status == MS_OK && is_over_rails) {
+            status = seal_busy(&wanted);
         }
         te_channel_leave(channel);
     }
@@ -904,4 +1008,11 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
         statuses[i] = (uint32_t)status;
     }
     return status;
+}
+
+ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources,
+                   size_t count, const void *seals, size_t seals_length, uint32_t flags,
+                   uint32_t *statuses, int64_t deadline_ns) {
+    return te_write_as(channel, items, sources, count, seals, seals_length, flags, statuses, NULL,
+                       deadline_ns);
 }

@@ -100,13 +100,19 @@ class TopologyWatch:
         except BaseException:
             self._listener.close()
             raise
+        self._added: list[int] = []
         self._poller = select.poll()
         self._poller.register(self._listener, select.POLLIN)
         self._poller.register(self._wake_reader, select.POLLIN)
         self._debounce = Debounce(time.monotonic() + rescan_s, rescan_s=rescan_s)
 
+    def add(self, descriptor: int) -> None:
+        """Let an eventfd of the caller's end `wait` too, which then returns None."""
+        self._poller.register(descriptor, select.POLLIN)
+        self._added.append(descriptor)
+
     def wait(self, timeout_s: float) -> TopologyChange | None:
-        """Wait for a change, at most `timeout_s`; None when none has come, or after `wake`."""
+        """Wait for a change, at most `timeout_s`; None when none has come, or it was woken."""
         deadline = time.monotonic() + timeout_s
         while True:
             now = time.monotonic()
@@ -118,6 +124,10 @@ class TopologyWatch:
             for descriptor, _ in self._poller.poll(max(0.0, left_s) * 1e3):
                 if descriptor == self._wake_reader:
                     os.read(self._wake_reader, 4096)
+                    return None
+                if descriptor in self._added:
+                    with suppress(BlockingIOError):
+                        os.read(descriptor, 8)
                     return None
                 self._hear()
             if time.monotonic() >= deadline:

@@ -47,6 +47,7 @@ from mooncake_store.protocol.frames.transfer import (
     Regions,
     SegmentNumber,
     Share,
+    TopologyText,
     Views,
     WriteRequest,
 )
@@ -66,6 +67,7 @@ REQUESTS: dict[Method, type[Body]] = {
     Method.UNSHARE: SegmentNumber,
     Method.NOTIFY: Notify,
     Method.CUT: Cut,
+    Method.TOPOLOGY: TopologyText,
     Method.RDMA_PORTS: Empty,
     Method.RDMA_CONNECT: RdmaEnd,
     Method.RDMA_DISCONNECT: SegmentNumber,
@@ -121,6 +123,7 @@ ANSWERS: dict[Method, type[Body]] = {
     Method.UNSHARE: Empty,
     Method.NOTIFY: Empty,
     Method.CUT: Cut,
+    Method.TOPOLOGY: TopologyText,
     Method.RDMA_PORTS: RdmaPorts,
     Method.RDMA_CONNECT: RdmaEnd,
     Method.RDMA_DISCONNECT: Empty,

@@ -32,6 +32,7 @@ __all__ = [
     "Seal",
     "SegmentNumber",
     "Share",
+    "TopologyText",
     "ViewItem",
     "Views",
     "WriteItem",
@@ -289,6 +290,20 @@ class Notify(Body):
     @classmethod
     def read(cls, reader: Reader) -> Notify:
         return cls(reader.string(NAME_BYTES_MAX), reader.string(NOTIFY_BYTES_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyText(Body):
+    """TOPOLOGY: an engine's interfaces, as JSON; empty where it knows none."""
+
+    topology: bytes
+
+    def write(self, writer: Writer) -> None:
+        writer.string(self.topology)
+
+    @classmethod
+    def read(cls, reader: Reader) -> TopologyText:
+        return cls(reader.string(TOPOLOGY_BYTES_MAX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ enum ms_method {
     MS_RDMA_CONNECT = 0x19,
     MS_RDMA_DISCONNECT = 0x1a, /* answered when the queue pair is destroyed */
     MS_RDMA_SEGMENT = 0x1b,    /* where a segment is registered, and under which keys */
+    MS_TOPOLOGY = 0x1c,        /* the interfaces of who answers; one-way: they have changed */
     /* client -> master */
     MS_EXISTS_KEYS = 0x20,
     MS_LOOKUP = 0x21,

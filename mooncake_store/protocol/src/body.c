@@ -91,6 +91,13 @@ static bool valid_attached(const void *body, size_t length) {
     return valid_struct(body, length, sizeof(ms_attached));
 }
 
+static bool valid_topology(const void *body, size_t length) {
+    ms_reader reader = ms_reader_of(body, length);
+    ms_text topology;
+    return ms_reader_string(&reader, MS_TOPOLOGY_BYTES_MAX, &topology) &&
+           ms_reader_is_done(&reader);
+}
+
 static bool valid_notify(const void *body, size_t length) {
     ms_reader reader = ms_reader_of(body, length);
     ms_text name, message;
@@ -365,6 +372,7 @@ static const form forms[] = {
     [MS_UNSHARE] = {valid_eight, valid_empty, false},
     [MS_NOTIFY] = {valid_notify, valid_empty, false},
     [MS_CUT] = {valid_eight, valid_eight, false},
+    [MS_TOPOLOGY] = {valid_topology, valid_topology, false},
     [MS_RDMA_PORTS] = {valid_empty, valid_rdma_ports, false},
     [MS_RDMA_CONNECT] = {valid_rdma_end, valid_rdma_end, false},
     [MS_RDMA_DISCONNECT] = {valid_eight, valid_empty, false},

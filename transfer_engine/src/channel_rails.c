@@ -1,0 +1,313 @@
+/* Paths of channels, and the transfers over them: see te_channel_rails.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "te_channel_rails.h"
+#include "te_session.h"
+
+#include "te_fault.h"
+
+#define PAUSE_FIRST_NS (50 * TE_NS_PER_MS)
+#define PAUSE_MAX_NS TE_NS_PER_S
+#define WARM_NS                                                                                    \
+    TE_NS_PER_S /* lanes that are down are asked for so often, while there is something to move */
+
+/* A path, and how many transfers use it. */
+typedef struct kept_path {
+    te_path *path;
+    uint32_t users;
+    bool is_over; /* closed by its last user */
+    struct kept_path *next;
+} kept_path;
+
+struct te_channel_rails {
+    te_channel *channel;
+    _Atomic uint32_t count;
+    pthread_mutex_t lock; /* before the channel's and the carrier's */
+    char *addresses;      /* as given; NULL: rails were set */
+    te_rail_ends
+        ends[TE_RAILS_MAX]; /* of `addresses`, as of when the path was opened; or those set */
+    kept_path *now;         /* NULL: none */
+    kept_path *all;
+    bool is_closing;
+    uint32_t failures; /* paths that have died before any rail was up, in a row */
+    int64_t retry_ns, warmed_ns[2];
+};
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+ms_status te_channel_rails_open(te_channel *channel, const char *addresses,
+                                te_channel_rails **result) {
+    te_channel_rails *rails = calloc(1, sizeof *rails);
+    if (rails == NULL)
+        return MS_NO_MEMORY;
+    rails->channel = channel;
+    pthread_mutex_init(&rails->lock, NULL);
+    rails->addresses = strdup(addresses);
+    if (rails->addresses == NULL) {
+        te_channel_rails_close(rails);
+        return MS_NO_MEMORY;
+    }
+    uint32_t count = 1;
+    for (const char *at = addresses; *at != '\0'; at++)
+        count += *at == ',';
+    atomic_store(&rails->count, count);
+    *result = rails;
+    return MS_OK;
+}
+
+/* Under the lock: nobody takes it any more. */
+static void drop(te_channel_rails *rails, kept_path *kept) {
+    if (rails->now == kept)
+        rails->now = NULL;
+    kept->is_over = true;
+    if (kept->users > 0)
+        return;
+    kept_path **at = &rails->all;
+    while (*at != kept)
+        at = &(*at)->next;
+    *at = kept->next;
+    te_path_close(kept->path);
+    free(kept);
+}
+
+void te_channel_rails_close(te_channel_rails *rails) {
+    if (rails == NULL)
+        return;
+    while (rails->all != NULL)
+        drop(rails, rails->all);
+    pthread_mutex_destroy(&rails->lock);
+    free(rails->addresses);
+    free(rails);
+}
+
+void te_channel_rails_renew(te_channel_rails *rails) {
+    if (rails == NULL)
+        return;
+    pthread_mutex_lock(&rails->lock);
+    if (rails->now != NULL)
+        drop(rails, rails->now);
+    rails->failures = 0;
+    rails->retry_ns = 0;
+    pthread_mutex_unlock(&rails->lock);
+}
+
+void te_channel_rails_break_off(te_channel_rails *rails, bool for_ever) {
+    if (rails == NULL)
+        return;
+    pthread_mutex_lock(&rails->lock);
+    rails->is_closing |= for_ever;
+    for (kept_path *each = rails->all; each != NULL; each = each->next)
+        te_path_break_off(each->path, for_ever);
+    pthread_mutex_unlock(&rails->lock);
+}
+
+ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends, uint32_t count) {
+    ms_status status = MS_OK;
+    if (count > TE_RAILS_MAX)
+        return MS_BAD_REQUEST;
+    pthread_mutex_lock(&rails->lock);
+    free(rails->addresses);
+    rails->addresses = NULL;
+    if (count > 0)
+        memcpy(rails->ends, ends, count * sizeof *ends);
+    atomic_store(&rails->count, count);
+    if (rails->now != NULL && count < 2)
+        drop(rails, rails->now);
+    else if (rails->now != NULL)
+        status = te_path_change(rails->now->path, ends, count);
+    pthread_mutex_unlock(&rails->lock);
+    return status;
+}
+
+bool te_channel_rails_are_several(const te_channel_rails *rails) {
+    return rails != NULL && atomic_load_explicit(&rails->count, memory_order_relaxed) > 1;
+}
+
+bool te_channel_rails_look(te_channel_rails *rails, uint32_t index, te_rail_status *status) {
+    bool is_there = false;
+    if (rails == NULL)
+        return false;
+    pthread_mutex_lock(&rails->lock);
+    if (rails->now != NULL)
+        is_there = te_path_rail(rails->now->path, index, status);
+    pthread_mutex_unlock(&rails->lock);
+    return is_there;
+}
+
+ms_status te_channel_rail(te_channel *channel, uint32_t index, te_rail_view *view) {
+    te_rail_status rail;
+    ms_status status = te_channel_enter(channel);
+    if (status != MS_OK)
+        return status;
+    status = MS_NOT_FOUND;
+    if (te_channel_rails_look(te_channel_rails_of(channel), index, &rail)) {
+        te_rail_view_of(&rail, view);
+        status = MS_OK;
+    }
+    te_channel_leave(channel);
+    return status;
+}
+
+/* ---- the path ---------------------------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static void open_path(te_channel_rails *rails) {
+    uint8_t *hello = NULL;
+    size_t length = 0;
+    kept_path *made = calloc(1, sizeof *made);
+    uint32_t count = atomic_load(&rails->count);
+    ms_status status = te_channel_copy_hello(rails->channel, &hello, &length);
+    if (status == MS_OK && rails->addresses != NULL)
+        status = te_rail_ends_of(te_channel_engine(rails->channel), rails->addresses, rails->ends,
+                                 &count); /* with the interfaces of now */
+    if (made == NULL || status != MS_OK) {
+        free(hello);
+        free(made);
+        return;
+    }
+    te_path_config config = {
+        .rails = rails->ends, .rail_count = count, .hello = hello, .hello_length = length};
+    if (te_path_open(te_channel_engine(rails->channel), &config, &made->path) == MS_OK) {
+        made->next = rails->all;
+        rails->all = rails->now = made;
+        rails->warmed_ns[TE_READ] = rails->warmed_ns[TE_WRITE] = INT64_MIN / 2;
+    } else {
+        free(made);
+    }
+    free(hello);
+}
+
+/* A path with a rail that is up; NULL: there is none now.  Never waits. */
+static kept_path *take(te_channel_rails *rails, te_opcode opcode) {
+    kept_path *taken = NULL;
+    int64_t now_ns = te_now_ns();
+    pthread_mutex_lock(&rails->lock);
+    if (rails->now != NULL && te_path_is_up(rails->now->path, opcode)) {
+        taken = rails->now;
+        taken->users++;
+        rails->failures = 0;
+    } else if (!rails->is_closing && atomic_load(&rails->count) > 1) {
+        if (rails->now != NULL && te_path_is_dead(rails->now->path)) {
+            drop(rails, rails->now);
+            int64_t pause = PAUSE_FIRST_NS << (rails->failures < 5 ? rails->failures : 5);
+            rails->failures++;
+            rails->retry_ns = now_ns + (pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS);
+        }
+        if (rails->now == NULL && now_ns >= rails->retry_ns)
+            open_path(rails);
+        if (rails->now != NULL && now_ns - rails->warmed_ns[opcode] > WARM_NS) {
+            te_path_warm(rails->now->path, opcode);
+            rails->warmed_ns[opcode] = now_ns;
+        }
+    }
+    pthread_mutex_unlock(&rails->lock);
+    return taken;
+}
+
+static void give_back(te_channel_rails *rails, kept_path *kept) {
+    pthread_mutex_lock(&rails->lock);
+    kept->users--;
+    if (kept->is_over)
+        drop(rails, kept);
+    pthread_mutex_unlock(&rails->lock);
+}
+
+/* ---- transfers --------------------------------------------------------------------------------------------------- */
+
+static void carry_all(kept_path *kept, te_opcode opcode, te_carried *items, size_t count,
+                      const te_transfer_options *options, int64_t deadline_ns) {
+    te_carry carry = {.path = kept->path,
+                      .opcode = opcode,
+                      .deadline_ns = deadline_ns,
+                      .items = items,
+                      .count = count};
+    te_carry_set_options(&carry, options);
+    te_carry_wait(&carry, te_scope_current());
+}
+
+/* How an item ended: OK, PENDING when the channel's connections may try, or the failure of all. */
+static ms_status outcome_of(te_opcode opcode, const te_carried *item) {
+    ms_status status = te_carried_status(item);
+    return te_is_path_failure(opcode, status) ? MS_PENDING : status;
+}
+
+static ms_status failed(te_channel *channel, ms_status status) {
+    char sentence[TE_ERROR_BYTES];
+    te_error(sentence, "over the peer's rails: %s", ms_status_name(status));
+    te_channel_set_error(channel, sentence);
+    return status;
+}
+
+ms_status te_channel_rails_read(te_channel *channel, const ms_read_item *items,
+                                void *const *targets, size_t count, ms_read_result *results,
+                                const te_transfer_options *options, int64_t deadline_ns) {
+    te_channel_rails *rails = te_channel_rails_of(channel);
+    kept_path *kept = take(rails, TE_READ);
+    if (kept == NULL)
+        return MS_OK;
+    te_carried *carried = calloc(count, sizeof *carried);
+    size_t used = 0;
+    ms_status failure = MS_OK;
+    for (size_t i = 0; carried != NULL && i < count; i++) {
+        /* A READ of no bytes asks for a word: it is no work for the schedule. */
+        if (results[i].status != MS_PENDING || items[i].length == 0)
+            continue;
+        carried[used].local = targets[i];
+        carried[used++].wire.read = items[i];
+    }
+    if (used > 0)
+        carry_all(kept, TE_READ, carried, used, options, deadline_ns);
+    used = 0;
+    for (size_t i = 0; carried != NULL && i < count; i++) {
+        if (results[i].status != MS_PENDING || items[i].length == 0)
+            continue;
+        const te_carried *item = &carried[used++];
+        ms_status status = item->is_answered ? item->status : outcome_of(TE_READ, item);
+        if (status == MS_OK || item->is_answered)
+            results[i] = (ms_read_result){.status = (uint32_t)status, .word = item->word};
+        else if (status != MS_PENDING)
+            failure = failed(channel, status);
+    }
+    free(carried);
+    give_back(rails, kept);
+    return failure;
+}
+
+static bool is_for_rails(const ms_write_item *item, uint32_t status) {
+    return status == MS_PENDING && item->length > 0 && item->source == 0;
+}
+
+ms_status te_channel_rails_write(te_channel *channel, const ms_write_item *items,
+                                 const void *const *sources, size_t count, uint32_t *statuses,
+                                 const te_transfer_options *options, int64_t deadline_ns) {
+    te_channel_rails *rails = te_channel_rails_of(channel);
+    kept_path *kept = take(rails, TE_WRITE);
+    if (kept == NULL)
+        return MS_OK;
+    te_carried *carried = calloc(count, sizeof *carried);
+    size_t used = 0;
+    ms_status failure = MS_OK;
+    for (size_t i = 0; carried != NULL && i < count; i++) {
+        if (!is_for_rails(&items[i], statuses[i]))
+            continue;
+        carried[used].local = (uint8_t *)(uintptr_t)sources[i];
+        carried[used++].wire.write = items[i];
+    }
+    if (used > 0)
+        carry_all(kept, TE_WRITE, carried, used, options, deadline_ns);
+    used = 0;
+    for (size_t i = 0; carried != NULL && i < count; i++) {
+        if (!is_for_rails(&items[i], statuses[i]))
+            continue;
+        const te_carried *item = &carried[used++];
+        ms_status status = item->is_answered ? item->status : outcome_of(TE_WRITE, item);
+        if (status == MS_OK || item->is_answered)
+            statuses[i] = (uint32_t)status;
+        else if (status != MS_PENDING)
+            failure = failed(channel, status);
+    }
+    free(carried);
+    give_back(rails, kept);
+    return failure;
+}
