@@ -28,11 +28,9 @@ __all__ = ["BODY_BYTES_MAX", "read_body", "refusal_response", "routes"]
 BODY_BYTES_MAX = 64 << 20
 """Of a request: a prompt of 10 million tokens."""
 
+_READ_BODY = "read body"
+
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class _TooLarge(RequestError):
-    """More bytes than a body may have."""
 
 
 async def read_body(request: Request) -> bytes:
@@ -45,7 +43,7 @@ async def read_body(request: Request) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > BODY_BYTES_MAX:
-            raise _TooLarge(f"the body has more than {BODY_BYTES_MAX} bytes")
+            raise RequestError(f"the body has more than {BODY_BYTES_MAX} bytes", stage=_READ_BODY)
         parts.append(part)
     return b"".join(parts)
 
@@ -62,7 +60,7 @@ def refusal_response(refusal: Refusal) -> JSONResponse:
 def _status_of(error: StoreError) -> int:
     if isinstance(error, UnknownInstanceError):
         return 404
-    if isinstance(error, _TooLarge):
+    if error.stage == _READ_BODY:
         return 413
     if isinstance(error, RequestError):
         return 400
