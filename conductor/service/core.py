@@ -1,4 +1,4 @@
-"""The conductor between its doors (HTTP, gRPC, proxy) and its state: names, log, effects.
+"""The conductor between its doors (HTTP, proxy) and its state: names, log, effects.
 
 What a decision wants of the store (blocks moved, blocks pinned) goes to `Effects`; nothing here
 waits for it.  Belongs to one thread, that of the loop.

@@ -1,4 +1,4 @@
-"""A conductor as a process: HTTP, gRPC, proxy, the store's follower, log, and a clean stop."""
+"""A conductor as a process: HTTP, proxy, the store's follower, log, and a clean stop."""
 
 from __future__ import annotations
 
