@@ -31,6 +31,8 @@ class Reason:
 UNAVAILABLE = frozenset({Reason.NO_PREFILL, Reason.NO_DECODE, Reason.TOO_MANY, Reason.POLICY})
 """Reasons for 503; the others are an overload: 429."""
 
+_RETRY_S_MAX = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -128,6 +130,27 @@ class Refusal:
     retry_after_s: float
     ttft_s: float | None = None
     tbt_s: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        reason: str,
+        message: str,
+        retry_after_s: float,
+        *,
+        ttft_s: float | None = None,
+        tbt_s: float | None = None,
+    ) -> Refusal:
+        """Refuse a request; another try is worth it after a second at the least."""
+        return cls(
+            request_id=request.request_id,
+            reason=reason,
+            message=message,
+            retry_after_s=min(max(retry_after_s, 1.0), _RETRY_S_MAX),
+            ttft_s=ttft_s,
+            tbt_s=tbt_s,
+        )
 
     @property
     def status(self) -> int:

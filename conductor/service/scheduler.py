@@ -5,19 +5,16 @@ Pure: requests, events and the time go in, decisions come out.  One thread at a 
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from mooncake_store._native import ffi as _ffi
 from mooncake_store._native import lib
 from mooncake_store.conductor.costs import Costs
-from mooncake_store.conductor.prefill_choice import PrefillView
-from mooncake_store.conductor.prefix_index import PrefixIndex, Tier
+from mooncake_store.conductor.prefix_index import KEY_BYTES, PrefixIndex, Tier
 from mooncake_store.conductor.service.answers import Answers
+from mooncake_store.conductor.service.chooser import Choice, Chooser
 from mooncake_store.conductor.service.decision import Decision, Reason, Refusal, Request
 from mooncake_store.conductor.service.decode_table import DecodeTable
 from mooncake_store.conductor.service.flights import Flight, FlightTable, Stage
@@ -32,15 +29,13 @@ from mooncake_store.conductor.service.instances import (
 )
 from mooncake_store.conductor.service.prefill_queue import PrefillQueue
 from mooncake_store.conductor.service.prefill_table import PrefillTable
+from mooncake_store.conductor.service.promises import Promise, Promises
 from mooncake_store.conductor.service.selector import Selector
-from mooncake_store.conductor.sim_config import ADMISSIONS, SELECTIONS, SimConfig
+from mooncake_store.conductor.sim_config import SimConfig
 from mooncake_store.errors import ConfigError, RequestError, UnknownInstanceError
 
 __all__ = ["Scheduler", "SchedulerLimits"]
 
-ffi: Any = _ffi
-
-_RETRY_S_MAX = 60.0
 _SHARE_FORGET = 0.9
 
 
@@ -130,24 +125,19 @@ class Scheduler:
             block_bytes=config.model.kv_bytes_per_token * block_tokens,
             nic_bytes_per_s=config.cluster.nic_bytes_per_s,
         )
-        self._selector = selector
-        self._costs = costs
-        self._cost: Any = costs.native()
-        self._selection: Any = _selection_of(config)
-        self._limits: Any = ffi.new("cd_decode_limits *")
-        self._limits.capacity_tokens = config.cluster.decode_capacity_tokens
-        self._limits.batch_max = config.cluster.decode_batch_max
-        self._choice: Any = ffi.new("cd_prefill_choice *")
-        self._decode_choice: Any = ffi.new("cd_decode_choice *")
-        self._forecast: Any = ffi.new("cd_forecast *")
-        self._named: Any = ffi.new("int32_t *")
-        self._admission = ADMISSIONS.index(rules.admission)
-        self._turns = itertools.count()
+        self._chooser = Chooser(
+            config,
+            costs,
+            prefill=self.table,
+            decode=self.decode,
+            flights=self.flight_table,
+            answers=self.answers,
+            instances=self.instances,
+            selector=selector,
+        )
+        self._promises = Promises()
         self._by_slot: dict[int, Instance] = {}
-        self._promised: deque[tuple[float, int, int, bytes]] = deque()
-        self._ready_s: dict[tuple[int, bytes], float] = {}
         self._reports_blocks: set[str] = set()
-        self._joins_per_s = 0.0
         self._joins = 0
         self._swept_s = -math.inf
         self.names: dict[int, str] = {}
@@ -226,9 +216,7 @@ class Scheduler:
         self.decode.clear(one.slot)
         self._refresh_flights(one.heard_s)
         self._reports_blocks.discard(one.name)
-        for pair in [pair for pair in self._ready_s if pair[0] == one.slot]:
-            del self._ready_s[pair]
-        self._promised = deque(item for item in self._promised if item[1] != one.slot)
+        self._promises.forget(one.slot)
 
     def blocks_stored(self, name: str, keys: bytes) -> None:
         """An instance tells of blocks on its accelerator.
@@ -289,181 +277,35 @@ class Scheduler:
 
     def _decide(self, request: Request, now_s: float, is_tracked: bool) -> Decision | Refusal:
         if len(self.flights) >= self.limits.flights_max:
-            return _refusal(
+            return Refusal.of(
                 request, Reason.TOO_MANY, f"{len(self.flights)} requests are under way", 1.0
             )
         self.lengths = []
-        tokens, blocks = request.num_tokens, request.blocks
-        if not self.table.has_open:
-            return _refusal(
-                request,
-                Reason.NO_PREFILL,
-                f"none of {len(self.instances)} instances takes prompts",
-                self.limits.heartbeat_timeout_s,
-            )
-        lengths = self.lengths = self.index.match_lengths(blocks.packed)
-        nic = self._cost.nic_bytes_per_s
-        self.table.fill(lengths, self.block_tokens, tokens - 1, nic, now_s)
-        if self._ready_s:
-            self._fill_ready(lengths, blocks.packed, now_s)
-        choice = self._choice
-        if not self._choose(tokens):
-            return _refusal(
-                request, Reason.POLICY, "the policy named no instance that takes prompts", 1.0
-            )
-        ttft_slo_s = request.ttft_slo_s or self.config.slo.ttft_s
-        tbt_slo_s = request.tbt_slo_s or self.config.slo.tbt_s
-        threshold = self.config.scheduler.admission_threshold
-        if self._admission and choice.ttft_s > threshold * ttft_slo_s:
-            return _refusal(
-                request,
-                Reason.TTFT,
-                f"the first token is predicted after {choice.ttft_s:.2f} s, wanted are "
-                f"{ttft_slo_s:g} s",
-                choice.ttft_s - threshold * ttft_slo_s,
-                ttft_s=choice.ttft_s,
-            )
-        output = request.expected_output or self.answers.output
-        self._limits.tbt_slo_s = tbt_slo_s
-        turn = next(self._turns)
-        decode = self._decode_choice
-        if not lib.cd_choose_decode(
-            self._cost, self._limits, tokens, output, self.decode.rows, self.decode.count, turn,
-            decode,
-        ):  # fmt: skip
-            return _refusal(
-                request,
-                Reason.NO_DECODE,
-                f"none of {len(self.instances)} instances takes answers",
-                self.limits.heartbeat_timeout_s,
-                ttft_s=choice.ttft_s,
-            )
-        decode_slot = self.decode.slots[decode.instance]
-        tbt_s, load = decode.tbt_s, decode.load
-        pool_load = 0.0
-        if self._admission:
-            if load > 1.0:
-                return _refusal(
-                    request,
-                    Reason.TBT,
-                    f"the least loaded decode instance would be at {load:.2f} of what it can do "
-                    f"({tbt_s * 1e3:.0f} ms a token, wanted are {tbt_slo_s * 1e3:.0f} ms)",
-                    self.answers.decode_s / 4,
-                    ttft_s=choice.ttft_s, tbt_s=tbt_s,
-                )  # fmt: skip
-            pool_load, named = self._pool_load(tokens, output, now_s)
-            if pool_load > threshold:
-                return _refusal(
-                    request,
-                    Reason.DECODE_LOAD,
-                    f"the decode pool's load is {pool_load:.2f}, allowed is {threshold:g}",
-                    self.answers.decode_s / 4,
-                    ttft_s=choice.ttft_s, tbt_s=tbt_s,
-                )  # fmt: skip
-            if named >= 0 and not self.decode.rows[named].is_closed:
-                decode_slot = self.decode.slots[named]
-        return self._accept(
-            request, now_s, is_tracked, lengths, decode_slot, tbt_s, load, pool_load, output
-        )
+        packed, table = request.blocks.packed, self.table
+        if table.has_open:
+            lengths = self.lengths = self.index.match_lengths(packed)
+            nic = self._chooser.cost.nic_bytes_per_s
+            table.fill(lengths, self.block_tokens, request.num_tokens - 1, nic, now_s)
+            self._promises.show(table, self._by_slot, lengths, packed, now_s)
+        choice = self._chooser.choose(request, now_s)
+        if isinstance(choice, Refusal):
+            return choice
+        return self._accept(request, choice, now_s, is_tracked)
 
-    def _choose(self, tokens: int) -> bool:
-        """Fill `_choice`."""
-        turn = next(self._turns)
-        if self._selector is None:
-            return bool(
-                lib.cd_choose_prefill(
-                    self._selection, self._cost, tokens, self.table.rows, self.table.count, turn,
-                    self._choice,
-                )
-            )  # fmt: skip
-        views = [
-            PrefillView(
-                queue_s=row.queue_s,
-                prefix_tokens=row.prefix_tokens,
-                requests=row.requests,
-                egress_bytes=row.egress_bytes,
-                ready_s=row.ready_s,
-                is_closed=row.is_closed,
-            )
-            for row in self.table.rows[0 : self.table.count]
-        ]
-        try:
-            found = self._selector.choose(tokens, views, turn=turn)
-        except Exception:  # somebody else's code: its request is refused, no other one
-            return False
-        if found is None or not 0 <= found.instance < len(views) or views[found.instance].is_closed:
-            return False
-        source = -1 if found.source is None else found.source
-        if not -1 <= source < len(views) or not 0 <= found.prefix_tokens < tokens:
-            return False
-        choice = self._choice
-        choice.instance, choice.source = found.instance, source
-        choice.prefix_tokens, choice.transfer_tokens = found.prefix_tokens, found.transfer_tokens
-        choice.queue_s, choice.transfer_s = found.queue_s, found.transfer_s
-        choice.prefill_s, choice.ttft_s = found.prefill_s, found.ttft_s
-        return True
-
-    def _fill_ready(self, lengths: list[int], packed: bytes, now_s: float) -> None:
-        """Say when blocks will be there that are promised and not computed yet."""
-        ready_s = self._ready_s
-        for slot in self._by_slot:
-            length = lengths[slot]
-            left_s = 0.0
-            if length:
-                until_s = ready_s.get((slot, packed[16 * length - 16 : 16 * length]))
-                if until_s is not None:
-                    left_s = max(until_s - now_s, 0.0)
-            self.table.set_ready(slot, left_s)
-
-    def _pool_load(self, tokens: int, output: float, now_s: float) -> tuple[float, int]:
-        """Return the decode pool's load by the admission rule, and the instance that it is of."""
-        rule = self._admission
-        if rule <= 1:
-            return 0.0, -1
-        rows, count = self.decode.rows, self.decode.count
-        if rule == 2:
-            return float(lib.cd_pool_load(self._cost, self._limits, tokens, rows, count)), -1
-        forecast, answers = self._forecast, self.answers
-        forecast.now_s, forecast.at_s = now_s, now_s + self._choice.ttft_s
-        forecast.decode_s = answers.decode_s
-        forecast.survival, forecast.survival_bins = answers.survival, answers.survival_bins
-        forecast.bin_tokens = answers.BIN_TOKENS
-        forecast.margin = self.config.scheduler.forecast_margin
-        forecast.joins_per_s = self._joins_per_s
-        forecast.join_delay_s = self._choice.ttft_s
-        forecast.join_tokens = tokens
-        load = lib.cd_pool_load_at(
-            rule, self._cost, self._limits, tokens, output, rows, count, self.flight_table.rows,
-            self.flight_table.count, forecast, self._named,
-        )  # fmt: skip
-        return float(load), int(self._named[0])
-
-    def _accept(
-        self,
-        request: Request,
-        now_s: float,
-        is_tracked: bool,
-        lengths: list[int],
-        decode_slot: int,
-        tbt_s: float,
-        load: float,
-        pool_load: float,
-        output: float,
-    ) -> Decision:
-        choice, blocks, size = self._choice, request.blocks, self.block_tokens
-        slot, source_slot = choice.instance, choice.source
-        prefill, decode = self._by_slot[slot], self._by_slot[decode_slot]
-        held, used = lengths[slot], -(-choice.prefix_tokens // size)
-        used = min(used, len(blocks))
+    def _accept(self, request: Request, choice: Choice, now_s: float, is_tracked: bool) -> Decision:
+        blocks, slot, source_slot = request.blocks, choice.prefill_slot, choice.source_slot
+        prefill, decode = self._by_slot[slot], self._by_slot[choice.decode_slot]
+        held = self.lengths[slot]
+        used = min(-(-choice.prefix_tokens // self.block_tokens), len(blocks))
         source, source_server = None, ""
         moved: tuple[str, ...] = ()
         moved_bytes = 0.0
         if source_slot >= 0 and used > held:
             source, source_server = self.holders.name_of(source_slot, self._by_slot)
             moved = blocks.digests[held:used]
-            moved_bytes = choice.transfer_tokens * self._cost.kv_bytes_per_token
-            self.table.send(source_slot, moved_bytes, self._cost.nic_bytes_per_s, now_s)
-        begin_s = now_s + choice.ttft_s
+            cost = self._chooser.cost
+            moved_bytes = choice.transfer_tokens * cost.kv_bytes_per_token
+            self.table.send(source_slot, moved_bytes, cost.nic_bytes_per_s, now_s)
         flight = Flight(
             request_id=request.request_id,
             num_tokens=request.num_tokens,
@@ -471,30 +313,19 @@ class Scheduler:
             prefill=prefill.name,
             decode=decode.name,
             prefill_slot=slot,
-            decode_slot=decode_slot,
+            decode_slot=choice.decode_slot,
             prefill_s=choice.prefill_s,
-            output=output,
+            output=choice.output,
             is_tracked=is_tracked,
             arrived_s=now_s,
-            begin_s=begin_s,
-            decode_s=output * tbt_s,
+            begin_s=now_s + choice.ttft_s,
+            decode_s=choice.output * choice.tbt_s,
             expires_s=now_s + self.limits.request_s_max,
-            keys=blocks.packed[16 * held :],
+            keys=blocks.packed[KEY_BYTES * held :],
             pinned_blocks=used,
         )
-        self.flights[flight.request_id] = flight
-        self.flight_table.add(flight, self.decode.row_of[decode_slot])
-        self.queues[slot].add(flight, now_s)
-        self._queue_changed(slot, now_s)
-        self.decode.promise(decode_slot, request.num_tokens, output)
-        if flight.keys:
-            self.index.store(slot, flight.keys, Tier.DEVICE)
-            if self._selection.rule == 5 or self._selector is not None:
-                keys = flight.keys
-                for at in range(0, len(keys), 16):
-                    self._ready_s[slot, keys[at : at + 16]] = begin_s
+        self._begin(flight, now_s)
         self.hot.count(blocks)
-        self._joins += 1
         self.prompt_tokens += request.num_tokens
         self.prefix_tokens += choice.prefix_tokens
         self.moved_bytes += moved_bytes
@@ -517,10 +348,24 @@ class Scheduler:
             transfer_s=choice.transfer_s,
             prefill_s=choice.prefill_s,
             ttft_s=choice.ttft_s,
-            tbt_s=tbt_s,
-            decode_load=load,
-            pool_load=pool_load,
+            tbt_s=choice.tbt_s,
+            decode_load=choice.decode_load,
+            pool_load=choice.pool_load,
         )
+
+    def _begin(self, flight: Flight, now_s: float) -> None:
+        """Let an accepted request count: for queues, batches and what is where."""
+        slot = flight.prefill_slot
+        self.flights[flight.request_id] = flight
+        self.flight_table.add(flight, self.decode.row_of[flight.decode_slot])
+        self.queues[slot].add(flight, now_s)
+        self._queue_changed(slot, now_s)
+        self.decode.promise(flight.decode_slot, flight.num_tokens, flight.output)
+        if flight.keys:
+            self.index.store(slot, flight.keys, Tier.DEVICE)
+            if self._chooser.looks_at_readiness:
+                self._promises.begin(slot, flight.keys, flight.begin_s)
+        self._joins += 1
 
     def names_changed(self) -> None:
         """Make `names` anew; decisions that were logged keep the old one."""
@@ -581,7 +426,7 @@ class Scheduler:
         self.queues[flight.prefill_slot].remove(flight, now_s)
         self._queue_changed(flight.prefill_slot, now_s)
         self.decode.begin(flight.decode_slot, flight.num_tokens, flight.output)
-        self._drop_ready(flight)
+        self._promises.end(flight.prefill_slot, flight.keys)
         self._keep_promise(flight, now_s)
 
     def _keep_promise(self, flight: Flight, now_s: float) -> None:
@@ -589,16 +434,11 @@ class Scheduler:
         if flight.keys and flight.prefill not in self._reports_blocks:
             incarnation = self._by_slot[flight.prefill_slot].incarnation
             until_s = now_s + self.limits.promise_s
-            self._promised.append((until_s, flight.prefill_slot, incarnation, flight.keys))
+            self._promises.keep(Promise(until_s, flight.prefill_slot, incarnation, flight.keys))
 
     def _unpromise(self, flight: Flight) -> None:
         if flight.keys:
             self.index.remove(flight.prefill_slot, flight.keys, Tier.DEVICE)
-
-    def _drop_ready(self, flight: Flight) -> None:
-        if self._ready_s:
-            for at in range(0, len(flight.keys), 16):
-                self._ready_s.pop((flight.prefill_slot, flight.keys[at : at + 16]), None)
 
     def _end(self, flight: Flight) -> None:
         del self.flights[flight.request_id]
@@ -611,7 +451,7 @@ class Scheduler:
                 self.queues[flight.prefill_slot].free_at_s,
                 len(self.queues[flight.prefill_slot]),
             )
-            self._drop_ready(flight)
+            self._promises.end(flight.prefill_slot, flight.keys)
         self.decode.end(
             flight.decode_slot, flight.num_tokens, flight.output, was_promised=was_promised
         )
@@ -628,7 +468,7 @@ class Scheduler:
                 if report.queue_s is not None:
                     free_at_s = max(free_at_s, found.report_s + report.queue_s)
                 elif report.queued_tokens:
-                    left_s = lib.cd_prefill_work_s(self._cost, report.queued_tokens, 0)
+                    left_s = lib.cd_prefill_work_s(self._chooser.cost, report.queued_tokens, 0)
                     free_at_s = max(free_at_s, found.report_s + left_s)
                 requests = max(requests, report.requests or 0)
             elif found.role.decodes:
@@ -659,21 +499,21 @@ class Scheduler:
             if now_s >= flight.expires_s or (not flight.is_tracked and now_s >= flight.begin_s)
         ]:
             self._pass(flight, now_s)
-        while self._promised and self._promised[0][0] <= now_s:
-            _, slot, incarnation, keys = self._promised.popleft()
-            found = self._by_slot.get(slot)
+        for promise in self._promises.over(now_s):
+            found = self._by_slot.get(promise.slot)
             if (
                 found is not None
-                and found.incarnation == incarnation
+                and found.incarnation == promise.incarnation
                 and found.name not in self._reports_blocks
             ):
-                self.index.remove(slot, keys, Tier.DEVICE)
+                self.index.remove(promise.slot, promise.keys, Tier.DEVICE)
         self._refresh_flights(now_s)
         self.answers.refresh()
         elapsed_s = now_s - self._swept_s
         if math.isfinite(elapsed_s) and elapsed_s > 0:
             rate = self._joins / elapsed_s
-            self._joins_per_s = _SHARE_FORGET * self._joins_per_s + (1 - _SHARE_FORGET) * rate
+            chooser = self._chooser
+            chooser.joins_per_s = _SHARE_FORGET * chooser.joins_per_s + (1 - _SHARE_FORGET) * rate
         self._joins, self._swept_s = 0, now_s
         return silent, gone
 
@@ -697,32 +537,3 @@ class Scheduler:
     def _tbt_s(self) -> float:
         """Return a typical time between tokens, for how far answers are."""
         return max(self.answers.decode_s / max(self.answers.output, 1.0), 1e-6)
-
-
-def _selection_of(config: SimConfig) -> Any:
-    rules = config.scheduler
-    selection: Any = ffi.new("cd_selection *")
-    selection.rule = SELECTIONS.index(rules.selection)
-    selection.balancing_threshold = rules.balancing_threshold
-    selection.compares_costs, selection.overlaps = rules.compare_costs, rules.overlap
-    selection.work_weight, selection.copy_weight = rules.work_weight, rules.copy_weight
-    return selection
-
-
-def _refusal(
-    request: Request,
-    reason: str,
-    message: str,
-    retry_after_s: float,
-    *,
-    ttft_s: float | None = None,
-    tbt_s: float | None = None,
-) -> Refusal:
-    return Refusal(
-        request_id=request.request_id,
-        reason=reason,
-        message=message,
-        retry_after_s=min(max(retry_after_s, 1.0), _RETRY_S_MAX),
-        ttft_s=ttft_s,
-        tbt_s=tbt_s,
-    )

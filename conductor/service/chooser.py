@@ -1,0 +1,234 @@
+"""The policies over the tables: who computes a prompt, who decodes it, and whether it is let in."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake_store._native import ffi as _ffi
+from mooncake_store._native import lib
+from mooncake_store.conductor.costs import Costs
+from mooncake_store.conductor.prefill_choice import PrefillView
+from mooncake_store.conductor.service.answers import Answers
+from mooncake_store.conductor.service.decision import Reason, Refusal, Request
+from mooncake_store.conductor.service.decode_table import DecodeTable
+from mooncake_store.conductor.service.flights import FlightTable
+from mooncake_store.conductor.service.instances import Instances
+from mooncake_store.conductor.service.prefill_table import PrefillTable
+from mooncake_store.conductor.service.selector import Selector
+from mooncake_store.conductor.sim_config import ADMISSIONS, SELECTIONS, SimConfig
+
+__all__ = ["Choice", "Chooser"]
+
+ffi: Any = _ffi
+
+
+@dataclass(slots=True)
+class Choice:
+    """Who does what, and the terms that it was chosen by: as in `Decision`, but slots."""
+
+    prefill_slot: int
+    source_slot: int
+    prefix_tokens: int
+    transfer_tokens: int
+    queue_s: float
+    transfer_s: float
+    prefill_s: float
+    ttft_s: float
+    decode_slot: int
+    tbt_s: float
+    decode_load: float
+    pool_load: float
+    output: float
+
+
+class Chooser:
+    """Chooses; changes nothing but whose turn it is.
+
+    Args:
+        config: Policy, admission and service levels.
+        costs: The cost model.
+        prefill, decode, flights: What is known.
+        answers: What answers have been like.
+        instances: Who is registered.
+        selector: A policy in Python instead of the one that `config` names.
+
+    Attributes:
+        cost: The cost model as the native policies read it.
+        joins_per_s: Requests accepted lately.
+    """
+
+    def __init__(
+        self,
+        config: SimConfig,
+        costs: Costs,
+        *,
+        prefill: PrefillTable,
+        decode: DecodeTable,
+        flights: FlightTable,
+        answers: Answers,
+        instances: Instances,
+        selector: Selector | None,
+    ) -> None:
+        self.cost: Any = costs.native()
+        self.joins_per_s = 0.0
+        self._config = config
+        self._prefill, self._decode, self._flights = prefill, decode, flights
+        self._answers = answers
+        self._instances = instances
+        self._selector = selector
+        self._selection: Any = _selection_of(config)
+        self._limits: Any = ffi.new("cd_decode_limits *")
+        self._limits.capacity_tokens = config.cluster.decode_capacity_tokens
+        self._limits.batch_max = config.cluster.decode_batch_max
+        self._choice: Any = ffi.new("cd_prefill_choice *")
+        self._decode_choice: Any = ffi.new("cd_decode_choice *")
+        self._forecast: Any = ffi.new("cd_forecast *")
+        self._named: Any = ffi.new("int32_t *")
+        self._admission = ADMISSIONS.index(config.scheduler.admission)
+        self._turns = itertools.count()
+
+    @property
+    def looks_at_readiness(self) -> bool:
+        """Whether the policy asks when blocks will be computed that are promised."""
+        return self._selector is not None or self._config.scheduler.selection == "earliest"
+
+    def choose(self, request: Request, now_s: float) -> Choice | Refusal:
+        """Choose for a request of which the prefill table has been told."""
+        tokens, choice = request.num_tokens, self._choice
+        if not self._prefill.has_open:
+            return Refusal.of(
+                request,
+                Reason.NO_PREFILL,
+                f"none of {len(self._instances)} instances takes prompts",
+                self._instances.timeout_s,
+            )
+        if not self._choose_prefill(tokens):
+            return Refusal.of(
+                request, Reason.POLICY, "the policy named no instance that takes prompts", 1.0
+            )
+        threshold = self._config.scheduler.admission_threshold
+        wanted_s = threshold * (request.ttft_slo_s or self._config.slo.ttft_s)
+        if self._admission and choice.ttft_s > wanted_s:
+            return Refusal.of(
+                request,
+                Reason.TTFT,
+                f"the first token is predicted after {choice.ttft_s:.2f} s, wanted are "
+                f"{wanted_s / threshold:g} s",
+                choice.ttft_s - wanted_s,
+                ttft_s=choice.ttft_s,
+            )
+        return self._choose_decode(request, threshold, now_s)
+
+    def _choose_decode(self, request: Request, threshold: float, now_s: float) -> Choice | Refusal:
+        tokens, choice, decode = request.num_tokens, self._choice, self._decode_choice
+        tbt_slo_s = request.tbt_slo_s or self._config.slo.tbt_s
+        output = request.expected_output or self._answers.output
+        self._limits.tbt_slo_s = tbt_slo_s
+        if not lib.cd_choose_decode(
+            self.cost, self._limits, tokens, output, self._decode.rows, self._decode.count,
+            next(self._turns), decode,
+        ):  # fmt: skip
+            return Refusal.of(
+                request, Reason.NO_DECODE,
+                f"none of {len(self._instances)} instances takes answers",
+                self._instances.timeout_s, ttft_s=choice.ttft_s,
+            )  # fmt: skip
+        slot = self._decode.slots[decode.instance]
+        tbt_s, load = decode.tbt_s, decode.load
+        pool_load = 0.0
+        if self._admission:
+            retry_s = self._answers.decode_s / 4
+            if load > 1.0:
+                return Refusal.of(
+                    request,
+                    Reason.TBT,
+                    f"the least loaded decode instance would be at {load:.2f} of what it can do "
+                    f"({tbt_s * 1e3:.0f} ms a token, wanted are {tbt_slo_s * 1e3:.0f} ms)",
+                    retry_s, ttft_s=choice.ttft_s, tbt_s=tbt_s,
+                )  # fmt: skip
+            pool_load, named = self._pool_load(tokens, output, now_s)
+            if pool_load > threshold:
+                return Refusal.of(
+                    request,
+                    Reason.DECODE_LOAD,
+                    f"the decode pool's load is {pool_load:.2f}, allowed is {threshold:g}",
+                    retry_s, ttft_s=choice.ttft_s, tbt_s=tbt_s,
+                )  # fmt: skip
+            if named >= 0 and not self._decode.rows[named].is_closed:
+                slot = self._decode.slots[named]
+        return Choice(
+            choice.instance, choice.source, choice.prefix_tokens, choice.transfer_tokens,
+            choice.queue_s, choice.transfer_s, choice.prefill_s, choice.ttft_s,
+            slot, tbt_s, load, pool_load, output,
+        )  # fmt: skip
+
+    def _choose_prefill(self, tokens: int) -> bool:
+        """Fill `_choice`."""
+        turn, table = next(self._turns), self._prefill
+        if self._selector is None:
+            return bool(
+                lib.cd_choose_prefill(
+                    self._selection, self.cost, tokens, table.rows, table.count, turn, self._choice
+                )
+            )
+        views = [
+            PrefillView(
+                queue_s=row.queue_s,
+                prefix_tokens=row.prefix_tokens,
+                requests=row.requests,
+                egress_bytes=row.egress_bytes,
+                ready_s=row.ready_s,
+                is_closed=row.is_closed,
+            )
+            for row in table.rows[0 : table.count]
+        ]
+        try:
+            found = self._selector.choose(tokens, views, turn=turn)
+        except Exception:  # somebody else's code: its request is refused, no other one
+            return False
+        if found is None or not 0 <= found.instance < len(views) or views[found.instance].is_closed:
+            return False
+        source = -1 if found.source is None else found.source
+        if not -1 <= source < len(views) or not 0 <= found.prefix_tokens < tokens:
+            return False
+        choice = self._choice
+        choice.instance, choice.source = found.instance, source
+        choice.prefix_tokens, choice.transfer_tokens = found.prefix_tokens, found.transfer_tokens
+        choice.queue_s, choice.transfer_s = found.queue_s, found.transfer_s
+        choice.prefill_s, choice.ttft_s = found.prefill_s, found.ttft_s
+        return True
+
+    def _pool_load(self, tokens: int, output: float, now_s: float) -> tuple[float, int]:
+        """Return the decode pool's load by the admission rule, and the instance that it is of."""
+        rule = self._admission
+        if rule <= 1:
+            return 0.0, -1
+        rows, count = self._decode.rows, self._decode.count
+        if rule == 2:
+            return float(lib.cd_pool_load(self.cost, self._limits, tokens, rows, count)), -1
+        forecast, answers = self._forecast, self._answers
+        forecast.now_s, forecast.at_s = now_s, now_s + self._choice.ttft_s
+        forecast.decode_s = answers.decode_s
+        forecast.survival, forecast.survival_bins = answers.survival, answers.survival_bins
+        forecast.bin_tokens = answers.BIN_TOKENS
+        forecast.margin = self._config.scheduler.forecast_margin
+        forecast.joins_per_s = self.joins_per_s
+        forecast.join_delay_s = self._choice.ttft_s
+        forecast.join_tokens = tokens
+        load = lib.cd_pool_load_at(
+            rule, self.cost, self._limits, tokens, output, rows, count, self._flights.rows,
+            self._flights.count, forecast, self._named,
+        )  # fmt: skip
+        return float(load), int(self._named[0])
+
+
+def _selection_of(config: SimConfig) -> Any:
+    rules = config.scheduler
+    selection: Any = ffi.new("cd_selection *")
+    selection.rule = SELECTIONS.index(rules.selection)
+    selection.balancing_threshold = rules.balancing_threshold
+    selection.compares_costs, selection.overlaps = rules.compare_costs, rules.overlap
+    selection.work_weight, selection.copy_weight = rules.work_weight, rules.copy_weight
+    return selection
