@@ -3,8 +3,9 @@
  * A view that nobody here looks at must not stay open there.  Three things could leave one behind at a server that
  * is frozen, overloaded or killed:
  * - its VIEW_OPEN is unanswered at the deadline.  A VIEW_CLOSE could overtake it, so the connection is kept, and the
- *   late answer read *(close_follows)*.  A client that closes leaves it at that: a server opens no view for a connection
- *   that is closed.
+ *   late answer read *(close_follows)*.  A client that closes ends the connection first and then looks for the last time
+ *   *(end_then_look)*: an answer that is not there by then cannot be given any more, and a server takes back the views
+ *   whose answer it cannot give *(open_answered)*.
  * - the connection of its VIEW_OPEN ends without an answer.  The server may have opened it and died then, and its next
  *   life counts it still: its VIEW_CLOSE is sent *(open_settled)*.  The tag, which is another one for each view, keeps
  *   that from ending another view of the same object in its place *(close_tagged)*.
@@ -145,16 +146,17 @@ static bool settle(cl_client *client, cl_owed_view *owed, bool is_last, cl_node 
     }
     if (owed->connection != NULL) {
         int which;
-        if (te_wait_either(owed->connection, owed->connection, &which, te_now_ns() + LOOK_NS) !=
-            MS_OK) {
-            if (is_last)
-                te_checkin(owed->connection, false);
-            return is_last;
-        }
+        bool has_come = te_wait_either(owed->connection, owed->connection, &which,
+                                       te_now_ns() + LOOK_NS) == MS_OK;
+        if (!has_come && !is_last)
+            return false;
+        if (!has_come)
+            te_connection_end(owed->connection);
         ms_status status = receive_view(owed->connection, te_now_ns() + ANSWER_REST_NS);
         owed->connection = NULL;
-        if (status != MS_OK && !cl_is_transport(status) && status != MS_BAD_FRAME)
-            return true; /* it was not opened */
+        bool is_unknown = cl_is_transport(status) || status == MS_BAD_FRAME;
+        if ((status != MS_OK && !is_unknown) || (is_unknown && !has_come))
+            return true; /* it was not opened, or will be taken back */
     }
     if (now == *silent || cl_node_state(now) != CL_BREAKER_CLOSED)
         return is_last;

@@ -70,6 +70,12 @@ static ms_status check_config(const st_config *config, char *error) {
         st_error_set(error, "a node's or host's name has at most %u bytes", MS_NAME_BYTES_MAX);
         return MS_BAD_REQUEST;
     }
+    if (strlen(config->tenant) > MS_TENANT_BYTES_MAX ||
+        strlen(config->token) > MS_TOKEN_BYTES_MAX) {
+        st_error_set(error, "a tenant has at most %u bytes, a token %u", MS_TENANT_BYTES_MAX,
+                     MS_TOKEN_BYTES_MAX);
+        return MS_BAD_REQUEST;
+    }
     if (config->size_bytes < (1u << 20) || config->size_bytes / MS_PAGE_SIZE >= UINT32_MAX) {
         st_error_set(error, "a pool has at least 1 MiB and less than 16 TiB");
         return MS_BAD_REQUEST;

@@ -1,7 +1,8 @@
 /* Views: processes on this host that read an object in place, for as long as they like.
  *
  * Opening one compares the word, enters the view in a table and takes the use count, in one step *(view_atomic)*.
- * It ends by a message or with its process, never by a deadline; for a connection that is closed none is opened.
+ * It ends by a message or with its process, never by a deadline.  A view of which nobody learns would stay as long as
+ * the process, so one whose answer cannot be given is taken back *(open_answered)*.
  * The table is a file, so that use counts outlive this process *(views_persist)*: a start takes those up whose
  * process is the same one still.  A table that is damaged would let pages under a view be granted again, so then
  * nothing is kept, and the viewers' memory is theirs alone.  Freed pages under a view are lost to the pool, hence
@@ -386,21 +387,31 @@ static ms_status close_one(st_views *views, view_process *process, const ms_view
     return MS_NOT_FOUND;
 }
 
-static void answer_statuses(st_server *server, const te_request *request, const uint32_t *statuses,
-                            uint32_t count) {
-    if (request->header->kind != MS_REQUEST)
-        return;
-    uint32_t head[2] = {count, 0};
-    struct iovec body[2] = {{head, sizeof head},
-                            {(void *)(uintptr_t)statuses, count * sizeof *statuses}};
-    te_answer(server->engine, request->peer, request->header, MS_OK, body, 2, NULL, 0);
+/* A list of u32, as answers have it. */
+typedef struct view_answer {
+    uint32_t count, zero;
+    uint32_t statuses[];
+} view_answer;
+
+/* OK: whoever asked has the answer. */
+static ms_status give_answer(st_server *server, const te_request *request,
+                             const view_answer *answer) {
+    struct iovec body = {(void *)(uintptr_t)answer,
+                         sizeof *answer + answer->count * sizeof *answer->statuses};
+    return te_answer_at_once(server->engine, request->peer, request->header, MS_OK, &body);
 }
 
-/* The items of a frame and room for their statuses; NULL: answered already. */
-static uint32_t *begin(st_server *server, st_peer *peer, const te_request *request,
-                       ms_array *items) {
+/* The items of a frame and their answer, to be filled; NULL: answered already. */
+static view_answer *begin(st_server *server, st_peer *peer, const te_request *request,
+                          ms_array *items) {
+    if (request->header->kind != MS_REQUEST)
+        return NULL; /* nobody would know of the view, or that it has ended */
     if (!ms_read_array(request->body, request->header->body_length, sizeof(ms_view_item), items)) {
-        st_answer(server, request, MS_BAD_REQUEST, "malformed list of views");
+        st_answer(server, request, MS_BAD_FRAME, "malformed list of views");
+        return NULL;
+    }
+    if (items->count > MS_VIEWS_MAX) {
+        st_answer(server, request, MS_BAD_REQUEST, "too many views in one frame");
         return NULL;
     }
     if (!peer->is_unix) {
@@ -408,26 +419,49 @@ static uint32_t *begin(st_server *server, st_peer *peer, const te_request *reque
                   "views are for processes on this host, over its Unix socket");
         return NULL;
     }
-    uint32_t *statuses = calloc(items->count + 1u, sizeof *statuses);
-    if (statuses == NULL)
+    view_answer *answer = calloc(1, sizeof *answer + items->count * sizeof *answer->statuses);
+    if (answer == NULL)
         st_answer(server, request, MS_NO_MEMORY, "");
-    return statuses;
+    else
+        answer->count = items->count;
+    return answer;
+}
+
+/* Ends those of `items` whose status is OK, and says of each what became of it. */
+static void close_all(st_server *server, uint32_t pid, ms_array items, uint32_t *statuses) {
+    pthread_mutex_lock(&server->lock);
+    st_table_slot *found = st_table_find(&server->views->processes, pid);
+    view_process *process = found != NULL ? (void *)(uintptr_t)found->value : NULL;
+    for (uint32_t at = 0; at < items.count; at++) {
+        ms_view_item item;
+        MS_ARRAY_GET(items, at, &item);
+        if (statuses[at] == MS_OK)
+            statuses[at] =
+                process != NULL ? close_one(server->views, process, &item) : MS_NOT_FOUND;
+    }
+    pthread_mutex_unlock(&server->lock);
+    for (uint32_t at = 0; at < items.count; at++) {
+        ms_view_item item;
+        MS_ARRAY_GET(items, at, &item);
+        if (statuses[at] == MS_OK)
+            st_drop_reader(&server->segments[item.segment], item.page);
+    }
 }
 
 void st_handle_view_open(st_server *server, st_peer *peer, const te_request *request) {
     ms_array items;
-    uint32_t *statuses = begin(server, peer, request, &items);
-    if (statuses == NULL)
+    view_answer *answer = begin(server, peer, request, &items);
+    if (answer == NULL)
         return;
-    /* Who has given up closes the connection; a view that this process opened when it wakes up hours later
-     * would stay, since nobody knows of it. */
+    /* Who has given up ends the connection.  One that goes after this look does not get the answer. */
     if (!te_peer_is_there(server->engine, request->peer)) {
         st_count_add(server, ST_COUNT_VIEWS_REFUSED, items.count);
         st_answer(server, request, MS_CANCELLED, "");
-        free(statuses);
+        free(answer);
         return;
     }
-    uint32_t opened = 0;
+    ST_STEP("view: asked for");
+    uint32_t opened = 0, *statuses = answer->statuses;
     pthread_mutex_lock(&server->lock);
     view_process *process = NULL;
     ms_status status = process_of(server, peer->pid, &process);
@@ -438,34 +472,24 @@ void st_handle_view_open(st_server *server, st_peer *peer, const te_request *req
         opened += statuses[at] == MS_OK;
     }
     pthread_mutex_unlock(&server->lock);
+    ST_STEP("view: before the answer");
+    if (give_answer(server, request, answer) != MS_OK) {
+        close_all(server, peer->pid, items, statuses);
+        opened = 0;
+    }
     st_count_add(server, ST_COUNT_VIEWS_OPENED, opened);
     st_count_add(server, ST_COUNT_VIEWS_REFUSED, items.count - opened);
-    answer_statuses(server, request, statuses, items.count);
-    free(statuses);
+    free(answer);
 }
 
 void st_handle_view_close(st_server *server, st_peer *peer, const te_request *request) {
     ms_array items;
-    uint32_t *statuses = begin(server, peer, request, &items);
-    if (statuses == NULL)
+    view_answer *answer = begin(server, peer, request, &items);
+    if (answer == NULL)
         return;
-    pthread_mutex_lock(&server->lock);
-    st_table_slot *found = st_table_find(&server->views->processes, peer->pid);
-    view_process *process = found != NULL ? (void *)(uintptr_t)found->value : NULL;
-    for (uint32_t at = 0; at < items.count; at++) {
-        ms_view_item item;
-        MS_ARRAY_GET(items, at, &item);
-        statuses[at] = process != NULL ? close_one(server->views, process, &item) : MS_NOT_FOUND;
-    }
-    pthread_mutex_unlock(&server->lock);
-    for (uint32_t at = 0; at < items.count; at++) {
-        ms_view_item item;
-        MS_ARRAY_GET(items, at, &item);
-        if (statuses[at] == MS_OK)
-            st_drop_reader(&server->segments[item.segment], item.page);
-    }
-    answer_statuses(server, request, statuses, items.count);
-    free(statuses);
+    close_all(server, peer->pid, items, answer->statuses);
+    (void)give_answer(server, request, answer); /* else it is asked again */
+    free(answer);
 }
 
 void st_view_process_died(st_server *server, uint32_t pid) {

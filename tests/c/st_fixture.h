@@ -335,28 +335,38 @@ typedef struct node {
     char address[64];
     st_status status;
     bool keeps_files; /* for the next start */
+    const char *name, *token;
 } node;
 
 static inline void node_folder(node *self) {
     self->keeps_files = false;
+    self->name = "node";
+    self->token = "";
     snprintf(self->folder, sizeof self->folder, "/dev/shm/st-test-XXXXXX");
     CHECK(mkdtemp(self->folder) != NULL);
     snprintf(self->unix_path, sizeof self->unix_path, "%s/socket", self->folder);
 }
 
-static inline void node_start(node *self, uint64_t size_bytes, const char *master_address) {
+/* Its status; `error` says why not. */
+static inline ms_status node_try(node *self, uint64_t size_bytes, const char *master_address,
+                                 char error[ST_ERROR_BYTES]) {
     st_config config;
-    char error[ST_ERROR_BYTES] = "";
     st_config_default(&config);
     config.segment_dir = self->folder;
     config.unix_path = self->unix_path;
-    config.name = "node";
+    config.name = self->name;
+    config.token = self->token;
     config.host = "host";
     config.size_bytes = size_bytes;
     config.ready_bytes = size_bytes;
     config.master = master_address;
     config.keep_files = self->keeps_files;
-    if (st_open(&config, &self->server, error) != MS_OK) {
+    return st_open(&config, &self->server, error);
+}
+
+static inline void node_start(node *self, uint64_t size_bytes, const char *master_address) {
+    char error[ST_ERROR_BYTES] = "";
+    if (node_try(self, size_bytes, master_address, error) != MS_OK) {
         fprintf(stderr, "%s\n", error);
         abort();
     }

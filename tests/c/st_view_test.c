@@ -67,6 +67,131 @@ static void test_a_close_ends_the_view_of_its_tag(void) {
     stop(&master, &node);
 }
 
+/* ---- connections that end while the server opens a view --------------------------------------------------- */
+
+static struct {
+    const char *step;
+    te_connection *connection;
+} leaving;
+
+/* On the server's thread: what follows this step follows the end of the connection. */
+static void leave_at_step(const char *name) {
+    if (leaving.step == NULL || strcmp(name, leaving.step) != 0)
+        return;
+    leaving.step = NULL;
+    te_connection_end(leaving.connection);
+}
+
+static void send_view_open(client *client, uint8_t kind, uint32_t page, uint64_t version) {
+    struct {
+        uint32_t count, zero;
+        ms_view_item item;
+    } list = {.count = 1, .item = {.version = version, .tag = 1, .page = page}};
+    struct iovec body = {&list, sizeof list};
+    te_connection *connection;
+    CHECK_STATUS(te_checkout(client->channel, in_seconds(10), &connection), MS_OK);
+    leaving.connection = connection;
+    CHECK_STATUS(te_send(connection, kind, MS_VIEW_OPEN, 0, te_next_request(connection), 10000,
+                         &body, 1, NULL, 0, in_seconds(10)),
+                 MS_OK);
+}
+
+/* Whether the answer came. */
+static bool receive_view_open(void) {
+    uint8_t answer[64];
+    te_reply reply = {.body = answer, .body_size = sizeof answer};
+    ms_status status = te_receive(leaving.connection, &reply, in_seconds(10));
+    CHECK(status == MS_OK || status == MS_UNAVAILABLE);
+    te_checkin(leaving.connection, status == MS_OK);
+    return status == MS_OK;
+}
+
+/* A client whose connection ends before the answer never learns of the view, and may close and live on. */
+static void test_a_view_is_not_kept_for_a_connection_that_has_ended(void) {
+    static const char *const steps[] = {"view: asked for", "view: before it counts",
+                                        "view: before the answer"};
+    for (size_t at = 0; at < sizeof steps / sizeof steps[0]; at++) {
+        master master;
+        node node;
+        client client, other;
+        start(&master, &node);
+        client_open(&client, &node, true, 0, 0, MS_RIGHT_READ);
+        client_open(&other, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+        uint8_t byte = 1;
+        put put = {
+            .page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
+        CHECK_STATUS(client_put(&other, &put), MS_OK);
+        leaving.step = steps[at];
+        on_step = leave_at_step;
+        send_view_open(&client, MS_REQUEST, 3, version_of(1));
+        CHECK(!receive_view_open());
+        on_step = NULL;
+        CHECK(leaving.step == NULL); /* it was reached */
+        ms_free_item item = free_item(3, 1, version_of(1), 0);
+        master_free(&master, EPOCH, node.status.incarnation, &item, 1);
+        master_expect_item(&master, MS_FREED, 3, version_of(1));
+        CHECK(node_counter(&node, "views") == 0 && node_counter(&node, "view_bytes") == 0);
+        client_close(&client);
+        client_close(&other);
+        stop(&master, &node);
+    }
+}
+
+/* One that has its answer stays, also when the connection ends: its client may end it over another one. */
+static void test_a_view_that_is_answered_outlives_its_connection(void) {
+    master master;
+    node node;
+    client client;
+    start(&master, &node);
+    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    uint8_t byte = 1;
+    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
+    CHECK_STATUS(client_put(&client, &put), MS_OK);
+    send_view_open(&client, MS_REQUEST, 3, version_of(1));
+    int which;
+    CHECK_STATUS(te_wait_either(leaving.connection, leaving.connection, &which, in_seconds(10)),
+                 MS_OK);
+    te_connection_end(leaving.connection); /* what has come before is there */
+    CHECK(receive_view_open());
+    ms_free_item item = free_item(3, 1, version_of(1), 0);
+    master_free(&master, EPOCH, node.status.incarnation, &item, 1);
+    master_expect_item(&master, MS_CLEARED, 3, version_of(1));
+    CHECK(master_take(&master, MS_FREED, 300) == NULL);
+    CHECK(node_counter(&node, "views") == 1);
+    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 1), MS_OK);
+    master_expect_item(&master, MS_FREED, 3, version_of(1));
+    client_close(&client);
+    stop(&master, &node);
+}
+
+/* Without an answer nobody could know of the view; of so many the answer could not be given at once. */
+static void test_views_that_cannot_be_answered_are_not_opened(void) {
+    master master;
+    node node;
+    client client;
+    start(&master, &node);
+    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    uint8_t byte = 1;
+    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
+    CHECK_STATUS(client_put(&client, &put), MS_OK);
+    send_view_open(&client, MS_ONEWAY, 3, version_of(1));
+    te_checkin(leaving.connection, true);
+    static uint8_t body[8 + (MS_VIEWS_MAX + 1) * sizeof(ms_view_item)],
+        answer[8 + MS_VIEWS_MAX * sizeof(uint32_t)];
+    for (uint32_t count = MS_VIEWS_MAX; count <= MS_VIEWS_MAX + 1; count++) {
+        memset(body, 0, sizeof body);
+        memcpy(body, &count, sizeof count);
+        struct iovec part = {body, 8 + count * sizeof(ms_view_item)};
+        te_reply reply = {.body = answer, .body_size = sizeof answer};
+        CHECK_STATUS(te_call(client.channel, MS_VIEW_OPEN, 0, &part, 1, &reply, in_seconds(10)),
+                     MS_OK);
+        CHECK(reply.header.status == (count > MS_VIEWS_MAX ? MS_BAD_REQUEST : MS_OK));
+    }
+    CHECK(node_counter(&node, "views") == 0);
+    client_close(&client);
+    stop(&master, &node);
+}
+
 static void test_views_end_with_their_process(void) {
     master master;
     node node;
@@ -240,6 +365,9 @@ static void test_copies_between_servers(void) {
 int main(void) {
     RUN(test_views());
     RUN(test_a_close_ends_the_view_of_its_tag());
+    RUN(test_a_view_is_not_kept_for_a_connection_that_has_ended());
+    RUN(test_a_view_that_is_answered_outlives_its_connection());
+    RUN(test_views_that_cannot_be_answered_are_not_opened());
     RUN(test_views_end_with_their_process());
     RUN(test_views_have_a_quota());
     RUN(test_copies_between_servers());

@@ -67,6 +67,8 @@ def lies(golden: dict[str, Frame]) -> dict[str, Frame]:
         "explain-stored-without-a-stat": lie("explain answered, nothing known", 44, 1),
         "events-key-longer-than-the-body": lie("events answered", 16 + 32, 1024),
         "pin-of-2-to-the-32-keys": lie("pin", 8, largest),
+        "view-open-of-2-to-the-32-extents": lie("view_open", 0, largest),
+        "view-close-answered-with-more-statuses-than-sent": lie("view_close answered", 0, 2),
         "status-that-nobody-knows": Frame(
             method=Method.PIN,
             kind=Kind.ANSWER,

@@ -543,8 +543,18 @@ def bodies() -> dict[str, tuple[Kind, Method, Status, wire.Body]]:
             wire.Views((wire.ViewItem(VERSION, 0, 16), wire.ViewItem(VERSION, 0, 1 << 20))),
         ),
         "view_open answered": (answer, Method.VIEW_OPEN, ok, two),
-        "view_close": (oneway, Method.VIEW_CLOSE, ok, wire.Views((wire.ViewItem(VERSION, 0, 16),))),
-        "view_close answered": (answer, Method.VIEW_CLOSE, ok, wire.Empty()),
+        "view_close": (
+            request,
+            Method.VIEW_CLOSE,
+            ok,
+            wire.Views((wire.ViewItem(VERSION, 0, 16, 3),)),
+        ),
+        "view_close answered": (
+            answer,
+            Method.VIEW_CLOSE,
+            ok,
+            wire.Statuses((Status.NOT_FOUND,)),
+        ),
         "seal": (
             request,
             Method.SEAL,

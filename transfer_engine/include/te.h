@@ -126,6 +126,11 @@ void te_serve(te_engine *engine, const te_service *service);
 ms_status te_answer(te_engine *engine, te_peer peer, const ms_header *request, ms_status status,
                     const struct iovec *body, size_t body_count, const void *payload,
                     size_t payload_length);
+/* For an answer that gives the peer something, which is taken back when it does not get it.  OK: the socket has all of
+ * it; over a Unix socket the peer had not ended the connection before (te_connection_end), so it has the answer.
+ * Else the peer gets the connection's end instead: what the socket does not take at once is not queued. */
+ms_status te_answer_at_once(te_engine *engine, te_peer peer, const ms_header *request,
+                            ms_status status, const struct iovec *body);
 ms_status te_push(te_engine *engine, te_peer peer, uint8_t kind, uint16_t method, uint32_t flags,
                   uint64_t request, const struct iovec *body, size_t body_count);
 /* Close it; on_close follows, on its I/O thread.  te_close_matching closes every accepted
@@ -291,6 +296,9 @@ int64_t te_copy_ns(uint64_t bytes);
 /* Waits until one of both has an answer to be received: 0 or 1 in *which. */
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
 uint64_t te_next_request(te_connection *connection);
+/* Nothing more is sent or let in.  What has arrived is still received, then UNAVAILABLE.  Over a Unix socket either the
+ * whole of an answer is there, or sending it fails at the peer. */
+void te_connection_end(te_connection *connection);
 /* reusable = false closes it: something may still arrive. */
 void te_checkin(te_connection *connection, bool reusable);
 /* The caller is done with it, and another thread will check it in. */

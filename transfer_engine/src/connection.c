@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -513,6 +514,11 @@ ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t
         *which = is_readable(a) ? 0 : 1;
     }
     return status;
+}
+
+void te_connection_end(te_connection *connection) {
+    connection->is_broken = true;
+    (void)shutdown(connection->descriptor, SHUT_RDWR);
 }
 
 /* ---- HELLO ----------------------------------------------------------------------------------- */

@@ -223,8 +223,23 @@ static ms_status queue_copy(te_link *link, te_out *out, bool holds_right) {
     return status;
 }
 
-ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count,
-                       const int *descriptors, size_t descriptor_count) {
+/* What the socket does not take at once: queued, or else the end of the connection. */
+static ms_status send_rest(te_link *link, te_out *out, bool holds_right, bool may_queue) {
+    if (may_queue) {
+        return queue_copy(link, out, holds_right);
+    }
+    pthread_mutex_lock(&link->lock);
+    if (holds_right) {
+        link->is_sending = false;
+    }
+    mark_closing(link, "it does not take its answers");
+    pthread_mutex_unlock(&link->lock);
+    te_link_post(link, TE_POST_CLOSE);
+    return MS_LIMIT;
+}
+
+static ms_status send_parts(te_link *link, const struct iovec *parts, size_t count,
+                            const int *descriptors, size_t descriptor_count, bool may_queue) {
     pthread_mutex_lock(&link->lock);
     bool is_closing = link->is_closing;
     bool must_queue = link->is_sending || link->out_first != NULL;
@@ -236,7 +251,8 @@ ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count,
         return MS_NOT_REGISTERED;
     }
     if (must_queue) {
-        return queue_copy(link, out_copy(parts, count, 0, descriptors, descriptor_count), false);
+        te_out *out = may_queue ? out_copy(parts, count, 0, descriptors, descriptor_count) : NULL;
+        return send_rest(link, out, false, may_queue);
     }
 
     ssize_t sent =
@@ -254,9 +270,10 @@ ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count,
     size_t moved = sent < 0 ? 0 : (size_t)sent;
     if (moved < te_iov_bytes(parts, count)) {
         /* Descriptors travel with the first byte. */
-        return queue_copy(
-            link, out_copy(parts, count, moved, descriptors, moved > 0 ? 0 : descriptor_count),
-            true);
+        te_out *out =
+            may_queue ? out_copy(parts, count, moved, descriptors, moved > 0 ? 0 : descriptor_count)
+                      : NULL;
+        return send_rest(link, out, true, may_queue);
     }
     pthread_mutex_lock(&link->lock);
     link->is_sending = false;
@@ -266,6 +283,11 @@ ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count,
         te_link_post(link, TE_POST_DRAIN);
     }
     return MS_OK;
+}
+
+ms_status te_link_send(te_link *link, const struct iovec *parts, size_t count,
+                       const int *descriptors, size_t descriptor_count) {
+    return send_parts(link, parts, count, descriptors, descriptor_count, true);
 }
 
 ms_status te_link_queue_read(te_link *link, te_read_job *job) {
@@ -447,6 +469,19 @@ ms_status te_answer(te_engine *engine, te_peer peer, const ms_header *request, m
     }
     ms_status outcome =
         te_link_answer(link, request, status, body, body_count, payload, payload_length, NULL, 0);
+    te_link_release(link);
+    return outcome;
+}
+
+ms_status te_answer_at_once(te_engine *engine, te_peer peer, const ms_header *request,
+                            ms_status status, const struct iovec *body) {
+    te_link *link = find(engine, peer);
+    if (link == NULL) {
+        return MS_NOT_REGISTERED;
+    }
+    ms_header header = te_answer_header(engine, request, status, body->iov_len, 0, 0);
+    struct iovec parts[2] = {{.iov_base = &header, .iov_len = sizeof header}, *body};
+    ms_status outcome = send_parts(link, parts, 2, NULL, 0, false);
     te_link_release(link);
     return outcome;
 }

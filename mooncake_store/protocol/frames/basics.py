@@ -28,6 +28,7 @@ __all__ = [
     "U32_MAX",
     "U64_MAX",
     "VALUE_BYTES_MAX",
+    "VIEWS_MAX",
     "WIRE_VERSION",
     "WIRE_VERSION_OLDEST",
     "check",
@@ -46,6 +47,7 @@ VALUE_BYTES_MAX = 16 << 30
 BODY_BYTES_MAX = 16 << 20
 BODY_BYTES_MAX_HELLO = 64 << 10
 EXTENTS_MAX = 256
+VIEWS_MAX = 4096  # of one frame
 FATES_MAX = 16
 REPLICAS_MAX = 16
 SECRET_BYTES = 192

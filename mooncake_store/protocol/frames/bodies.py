@@ -156,7 +156,7 @@ ANSWERS: dict[Method, type[Body]] = {
     Method.NOTE: Empty,
     Method.COPY: Empty,
     Method.VIEW_OPEN: Statuses,
-    Method.VIEW_CLOSE: Empty,
+    Method.VIEW_CLOSE: Statuses,
     Method.SEAL: StatusesOrEmpty,
 }
 

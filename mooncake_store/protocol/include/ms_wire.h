@@ -22,7 +22,8 @@
 #define MS_BODY_BYTES_MAX (16u << 20)       /* body of a frame, once HELLO is done */
 #define MS_BODY_BYTES_MAX_HELLO (64u << 10) /* body of a frame before that */
 #define MS_BATCH_ITEMS_MAX 65536u           /* items of one batch frame */
-#define MS_EXTENTS_MAX 256u                 /* extents of one replica */
+#define MS_VIEWS_MAX 4096u  /* of VIEW_OPEN and VIEW_CLOSE: a socket takes the answer at once */
+#define MS_EXTENTS_MAX 256u /* extents of one replica */
 #define MS_REPLICAS_MAX 16u
 #define MS_SECRET_BYTES 192u /* XXH3 secret of the cluster */
 #define MS_LOCATION_LIFETIME_MS 30000u
@@ -791,7 +792,7 @@ typedef struct ms_attached {
 } ms_attached;
 _Static_assert(sizeof(ms_attached) == 16, "wire");
 
-/* VIEW_OPEN: body = list of ms_view_item; answer: list of u32 status.  VIEW_CLOSE: the same, no checks.  The tag tells
+/* VIEW_OPEN and VIEW_CLOSE: body = list of at most MS_VIEWS_MAX ms_view_item; answer: list of u32 status.  The tag tells
  * views of the same object apart: a close ends one that was opened with its tag, so that a client which does not know
  * whether its VIEW_OPEN was handled can close that one and no other. */
 typedef struct ms_view_item {

@@ -412,7 +412,7 @@ static const form forms[] = {
     [MS_RELAYED_END] = {valid_relayed_end, NULL, false},
     [MS_SERVER_STATS] = {valid_server_stats, NULL, false},
     [MS_VIEW_OPEN] = {valid_views, valid_statuses, false},
-    [MS_VIEW_CLOSE] = {valid_views, valid_empty, false},
+    [MS_VIEW_CLOSE] = {valid_views, valid_statuses, false},
     [MS_SEAL] = {valid_write, valid_statuses_or_empty, true},
 };
 

@@ -6,7 +6,11 @@ view that only the table knows costs its pages for as long as the process lives,
 the process knows is of pages that may become another object's. A message and its answer are on a
 connection of their own; what is on it ends with it, and the process sees that it has ended.
 Messages on two connections are handled in any order, and those of a frozen server as late as it
-likes.
+likes: it looks at a connection, counts a view, and answers, each at its time.
+
+The process's client closes at some time: then nobody waits for late answers. What it still owes
+then it tells once; if the server is away, or dies with it unheard, the view stays as long as the
+process. That is known (*is_left*), and the only way.
 """
 
 from __future__ import annotations
@@ -25,6 +29,11 @@ RULES = {
         "no VIEW_CLOSE is sent for a VIEW_OPEN that may still be handled: its connection is kept "
         "until the answer, or its end"
     ),
+    "end_then_look": (
+        "a client that closes ends the connection of a late VIEW_OPEN before it looks for the last "
+        "time whether the answer is there"
+    ),
+    "open_answered": "a view whose answer cannot be given, its connection has ended, is ended",
     "close_repeated": "VIEW_CLOSE is repeated until it is answered, to the server's next life too",
     "close_tagged": (
         "a VIEW_CLOSE names the tag of its view, and ends no other view of the same object"
@@ -32,15 +41,20 @@ RULES = {
 }
 VIEWS = 2
 CLOSES_MAX = 2  # of one view under way at a time
+WORKING = ("sent", "seen", "counted")  # the server has a VIEW_OPEN and has not answered
 
 
 class View(NamedTuple):
     """One view: what its process knows, and what is under way."""
 
-    # idle, asking; late: nobody waits for the answer any more; open: somebody looks at it;
-    # owed: VIEW_CLOSE is to be sent; closing: it has been; ended
+    # idle, asking; late: nobody waits for the answer any more; leaving: nor will look for it;
+    # open: somebody looks at it; owed: VIEW_CLOSE is to be sent; closing: it has been; ended
     at: str = "idle"
-    opening: str = ""  # its VIEW_OPEN: sent, or answered with opened or gone; "": none
+    # its VIEW_OPEN: sent, seen (by a server that found its connection there), counted, or answered
+    # with opened or gone; "": none
+    opening: str = ""
+    is_cut: bool = False  # the client has ended its connection, and the server has yet to see that
+    is_left: bool = False  # the client closed, and the server was away
     closes: int = 0  # VIEW_CLOSEs not yet handled
     is_answered: bool = False  # the answer to one is under way
 
@@ -52,6 +66,7 @@ class State(NamedTuple):
     is_up: bool
     kills: int
     losses: int
+    is_closed: bool = False  # the client
 
     def with_view(self, number: int, view: View) -> State:
         return self._replace(views=(*self.views[:number], view, *self.views[number + 1 :]))
@@ -65,10 +80,10 @@ def _judged(state: State) -> str | None:
     if state.page == "granted" and any(view.at == "open" for view in state.views):
         return "S2: a page that somebody looks at is granted to another object"
     is_over = all(
-        view.at in ("idle", "ended") and view.opening != "sent" and not view.closes
+        view.at in ("idle", "ended") and view.opening not in WORKING and not view.closes
         for view in state.views
     )
-    if is_over and state.table:
+    if is_over and any(not state.views[n].is_left for n in state.table):
         return "L1: nobody looks any more, and the page is never free"
     return None
 
@@ -78,7 +93,7 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
         """What the process does to have a view."""
         # Views are alike: the first ones go first.
         is_next = n == 0 or state.views[n - 1].at != "idle"
-        if view.at == "idle" and is_next and state.is_up:
+        if view.at == "idle" and is_next and state.is_up and not state.is_closed:
             asking = view._replace(at="asking", opening="sent")
             yield f"view {n} is asked for", state.with_view(n, asking)
         if view.at not in ("asking", "late"):
@@ -111,18 +126,65 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
             if view.is_answered:
                 ended = view._replace(at="ended", is_answered=False)
                 yield f"the process hears that view {n} has ended", state.with_view(n, ended)
-            at = "owed" if "close_repeated" in rules else "ended"
-            unheard = view._replace(at=at, is_answered=False)
+            is_repeated = "close_repeated" in rules and not state.is_closed
+            unheard = view._replace(
+                at="owed" if is_repeated else "ended", is_answered=False, is_left=state.is_closed
+            )
             yield f"the close of view {n} is not answered in time", state.with_view(n, unheard)
+        if view.at == "owed" and state.is_closed and not state.is_up:
+            left = view._replace(at="ended", is_left=True)
+            yield f"view {n} is left to a server that is away", state.with_view(n, left)
+        if view.at == "leaving":
+            yield (
+                f"the connection of view {n} is ended",
+                state.with_view(n, cut(view)._replace(at="ended")),
+            )
+
+    def cut(view: View) -> View:
+        """The client ends the connection of its VIEW_OPEN, and does not look at it again."""
+        is_working = view.opening in WORKING
+        return view._replace(opening=view.opening if is_working else "", is_cut=is_working)
+
+    def last_look(view: View) -> View:
+        """What the client, which closes, makes of a VIEW_OPEN that nobody waits for."""
+        if view.opening == "gone":
+            return view._replace(at="ended", opening="")
+        if view.opening not in WORKING:
+            return view._replace(at=unknown(), opening="")
+        if "end_then_look" not in rules:
+            return view._replace(at="leaving")
+        return cut(view)._replace(at="ended")
+
+    def close(state: State) -> Iterator[tuple[str, State]]:
+        if state.is_closed or any(view.at == "asking" for view in state.views):
+            return  # closing waits for who asks
+        views = tuple(last_look(view) if view.at == "late" else view for view in state.views)
+        yield "the client closes", state._replace(views=views, is_closed=True)
 
     def serve(state: State, n: int, view: View) -> Iterator[tuple[str, State]]:
         if view.opening == "sent":
+            # It opens no view for a connection that has ended.
+            seen = view._replace(opening="" if view.is_cut else "seen", is_cut=False)
+            yield f"the server looks at the connection of view {n}", state.with_view(n, seen)
+        if view.opening == "seen":
             is_opened = state.page == "live"
-            answered = view._replace(opening="opened" if is_opened else "gone")
-            counted = state.table | {n} if is_opened else state.table
+            counted = view._replace(opening="counted" if is_opened else "gone")
+            if view.is_cut and not is_opened:
+                counted = counted._replace(opening="", is_cut=False)
             yield (
                 f"the server handles the open of view {n}",
-                state.with_view(n, answered)._replace(table=counted),
+                state.with_view(n, counted)._replace(
+                    table=state.table | {n} if is_opened else state.table
+                ),
+            )
+        if view.opening == "counted":
+            answered = view._replace(opening="" if view.is_cut else "opened", is_cut=False)
+            is_undone = view.is_cut and "open_answered" in rules
+            yield (
+                f"the server answers the open of view {n}",
+                state.with_view(n, answered)._replace(
+                    table=state.table - {n} if is_undone else state.table
+                ),
             )
         if view.closes:
             handled = state.with_view(
@@ -140,12 +202,10 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
 
     def lose(state: State, n: int, view: View) -> Iterator[tuple[str, State]]:
         fewer = state._replace(losses=state.losses - 1)
-        if view.opening:
-            # A server opens no view for a connection that has ended.
-            yield (
-                f"the connection of view {n}'s open is cut",
-                fewer.with_view(n, view._replace(opening="")),
-            )
+        if view.opening not in ("", "seen", "counted") and not view.is_cut:
+            # While the server is at work for a Unix connection, only the process can end it.
+            unheard = fewer.with_view(n, view._replace(opening=""))
+            yield f"the connection of view {n}'s open is cut", unheard
         if view.closes:
             yield (
                 f"a close of view {n} is lost",
@@ -163,6 +223,10 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
         if state.page == "freed" and not state.table:
             yield "no view counts, and the page is granted", state._replace(page="granted")
 
+    def killed(view: View, is_closed: bool) -> View:
+        is_left = view.is_left or (is_closed and view.is_cut)
+        return view._replace(opening="", closes=0, is_answered=False, is_cut=False, is_left=is_left)
+
     def moves(state: State) -> Iterator[tuple[str, State]]:
         for n, view in enumerate(state.views):
             yield from ask(state, n, view)
@@ -171,17 +235,16 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
                 yield from serve(state, n, view)
             if state.losses:
                 yield from lose(state, n, view)
+        yield from close(state)
         if not state.is_up:
             yield "the server is there again, with its table", state._replace(is_up=True)
             return
         yield from free(state)
         if state.kills:
-            cut = tuple(
-                view._replace(opening="", closes=0, is_answered=False) for view in state.views
-            )
+            views = tuple(killed(view, state.is_closed) for view in state.views)
             yield (
                 "the server is killed",
-                state._replace(views=cut, is_up=False, kills=state.kills - 1),
+                state._replace(views=views, is_up=False, kills=state.kills - 1),
             )
 
     def following(state: State) -> Steps:
