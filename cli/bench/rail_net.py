@@ -16,7 +16,7 @@ from types import TracebackType
 
 __all__ = ["RailNet", "why_not"]
 
-_TOOLS = ("ip", "tc", "nsenter", "unshare", "setpriv", "mount")
+_TOOLS = ("ip", "tc", "nsenter", "unshare", "setpriv", "mount", "sysctl")
 _MTU = 9000
 _QUEUE_MS = 50
 
@@ -71,41 +71,77 @@ class RailNet:
 
     Args:
         mbit_per_s: Of each cable, in each direction.
+        is_one_network: All interfaces of both are at one switch and in one network, instead of each
+            cable being a network of its own. Each answers for its own address only, as it is to be
+            set where a machine has several interfaces in a network.
     """
 
-    def __init__(self, mbit_per_s: Sequence[int]) -> None:
+    def __init__(self, mbit_per_s: Sequence[int], *, is_one_network: bool = False) -> None:
         self.mbit_per_s = tuple(mbit_per_s)
-        self.here = _Host()
+        self._hosts: list[_Host] = []
         try:
-            self.there = _Host()
-        except BaseException:
-            self.here.close()
-            raise
-        try:
+            self.here = self._add_host()
+            self.there = self._add_host()
+            self._switch = self._add_host() if is_one_network else None
+            if self._switch is not None:
+                self._switch.run("ip", "link", "add", "switch", "type", "bridge")
+                self._switch.run("ip", "link", "set", "switch", "up")
+                for host in (self.here, self.there):
+                    for name, value in (("arp_ignore", 1), ("arp_announce", 2)):
+                        host.run("sysctl", "-q", "-w", f"net.ipv4.conf.all.{name}={value}")
             for rail in range(len(self.mbit_per_s)):
                 self._lay(rail)
         except BaseException:
             self.close()
             raise
 
+    def _add_host(self) -> _Host:
+        host = _Host()
+        self._hosts.append(host)
+        return host
+
     def _lay(self, rail: int) -> None:
-        here, there = self.here, self.there
-        here.run(
-            "ip", "link", "add", f"r{rail}", "mtu", str(_MTU), "type", "veth",
-            "peer", "name", f"r{rail}", "mtu", str(_MTU), "netns", str(there.pid),
-        )  # fmt: skip
-        for host, number in ((here, 1), (there, 2)):
-            self._address(host, rail, number)
-            host.run("ip", "link", "set", f"r{rail}", "up")
-            rate = self.mbit_per_s[rail]
-            burst = max(rate * 1000 * 1000 // 8 // 200, 64 * 1024)  # of a 5 ms timer
-            host.run(
-                "tc", "qdisc", "add", "dev", f"r{rail}", "root", "tbf", "rate", f"{rate}mbit",
-                "burst", str(burst), "latency", f"{_QUEUE_MS}ms",
+        if self._switch is None:
+            self.here.run(
+                "ip", "link", "add", f"r{rail}", "mtu", str(_MTU), "type", "veth",
+                "peer", "name", f"r{rail}", "mtu", str(_MTU), "netns", str(self.there.pid),
             )  # fmt: skip
+            self._set_up(self.here, rail)
+            self._set_up(self.there, rail)
+        else:
+            self.plug_in(self.here, rail)
+            self.plug_in(self.there, rail)
+
+    def plug_in(self, host: _Host, rail: int) -> None:
+        """Add an interface to a host and connect it with the switch."""
+        assert self._switch is not None
+        far = f"{'here' if host is self.here else 'there'}{rail}"
+        number = 1 if host is self.here else 2
+        # Plugged in again it is the same one: neighbours remember an address for seconds.
+        host.run(
+            "ip", "link", "add", f"r{rail}", "address", f"02:77:00:00:{number:02x}:{rail:02x}",
+            "mtu", str(_MTU), "type", "veth",
+            "peer", "name", far, "mtu", str(_MTU), "netns", str(self._switch.pid),
+        )  # fmt: skip
+        self._switch.run("ip", "link", "set", far, "master", "switch", "up")
+        self._set_up(host, rail)
+
+    def _set_up(self, host: _Host, rail: int) -> None:
+        self._address(host, rail, 1 if host is self.here else 2)
+        host.run("ip", "link", "set", f"r{rail}", "up")
+        rate = self.mbit_per_s[rail]
+        burst = max(rate * 1000 * 1000 // 8 // 200, 64 * 1024)  # of a 5 ms timer
+        host.run(
+            "tc", "qdisc", "add", "dev", f"r{rail}", "root", "tbf", "rate", f"{rate}mbit",
+            "burst", str(burst), "latency", f"{_QUEUE_MS}ms",
+        )  # fmt: skip
+
+    def address(self, rail: int, number: int) -> str:
+        """Return the address of an interface; 1 is here, 2 there."""
+        return f"10.77.{rail}.{number}" if self._switch is None else f"10.77.0.{10 * rail + number}"
 
     def _address(self, host: _Host, rail: int, number: int) -> None:
-        host.run("ip", "addr", "add", f"10.77.{rail}.{number}/24", "dev", f"r{rail}")
+        host.run("ip", "addr", "add", f"{self.address(rail, number)}/24", "dev", f"r{rail}")
 
     def pull(self, rail: int) -> None:
         """Pull a cable out at the far end."""
@@ -115,11 +151,28 @@ class RailNet:
         """Put it in again."""
         self.there.run("ip", "link", "set", f"r{rail}", "up")
 
+    def switch_off(self, rail: int) -> None:
+        """Take the near end's link down."""
+        self.here.run("ip", "link", "set", f"r{rail}", "down")
+
+    def switch_on(self, rail: int) -> None:
+        """Take it up again."""
+        self.here.run("ip", "link", "set", f"r{rail}", "up")
+
+    def take_out(self, rail: int) -> None:
+        """Remove the near end's interface; `plug_in` adds it again."""
+        self.here.run("ip", "link", "del", f"r{rail}")
+
     def carried_bytes(self, rail: int) -> int:
         """Return what a cable has carried so far, both ways."""
+        return sum(self.carried(self.here, rail))
+
+    def carried(self, host: _Host, rail: int) -> tuple[int, int]:
+        """Return what has come in by an interface so far, and what has left by it."""
         counters = f"/sys/class/net/r{rail}/statistics"
-        read = self.here.run("cat", f"{counters}/rx_bytes", f"{counters}/tx_bytes")
-        return sum(map(int, read.split()))
+        read = host.run("cat", f"{counters}/rx_bytes", f"{counters}/tx_bytes")
+        received, sent = map(int, read.split())
+        return received, sent
 
     def lose(self, rail: int, *, from_here: bool) -> None:
         """Lose all packets of one direction until `keep`: they go to a card that is not there."""
@@ -134,15 +187,16 @@ class RailNet:
         host, far = (self.here, 2) if from_here else (self.there, 1)
         host.run("ip", "neigh", "del", f"10.77.{rail}.{far}", "dev", f"r{rail}")
 
-    def renumber(self, rail: int, number: int) -> None:
-        """Give the far end's interface another address in the same network."""
-        self.there.run("ip", "addr", "flush", "dev", f"r{rail}")
-        self._address(self.there, rail, number)
+    def renumber(self, rail: int, number: int, *, is_here: bool = False) -> None:
+        """Give an interface, of the far end, another address in the same network."""
+        host = self.here if is_here else self.there
+        host.run("ip", "addr", "flush", "dev", f"r{rail}")
+        self._address(host, rail, number)
 
     def close(self) -> None:
-        """End both hosts."""
-        self.here.close()
-        self.there.close()
+        """End all hosts."""
+        while self._hosts:
+            self._hosts.pop().close()
 
     def __enter__(self) -> RailNet:
         return self

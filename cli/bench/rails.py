@@ -111,10 +111,12 @@ class _Ends:
 class StorePair(_Ends):
     """A store at one end, which tells its clients all its addresses, and a client at the other."""
 
-    def __init__(self, rates: tuple[int, ...], memory_bytes: int) -> None:
-        hosts = ",".join(f"10.77.{rail}.2" for rail in range(len(rates)))
+    def __init__(
+        self, rates: tuple[int, ...], memory_bytes: int, *, is_one_network: bool = False
+    ) -> None:
         with ExitStack() as keep:
-            self.net = keep.enter_context(RailNet(rates))
+            self.net = keep.enter_context(RailNet(rates, is_one_network=is_one_network))
+            hosts = ",".join(self.net.address(rail, 2) for rail in range(len(rates)))
             there, here = self.net.there.enter(), self.net.here.enter()
             self.serving = Node(there, "serve", memory_bytes, "rail_store", ["--hosts", hosts])
             keep.callback(self.serving.close)

@@ -27,7 +27,12 @@ from mooncake_store.cli.checks.memory import (
     memory_check,
     shared_memory_check,
 )
-from mooncake_store.cli.checks.network import gid_check, mtu_check, network_check
+from mooncake_store.cli.checks.network import (
+    gid_check,
+    mtu_check,
+    neighbour_check,
+    network_check,
+)
 from mooncake_store.cli.checks.ports import ports_check
 from mooncake_store.cli.checks.runtime_folder import runtime_check
 from mooncake_store.cli.checks.verbs import open_devices, verbs_check
@@ -80,6 +85,11 @@ def machine_checks(base_port: int, topology: Topology) -> Iterator[Check]:
         is_clock_kept(),
     )
     yield network_check(topology)
+    neighbours = neighbour_check(
+        topology, int(_text("/proc/sys/net/ipv4/conf/all/arp_ignore") or 0)
+    )
+    if neighbours is not None:
+        yield neighbours
     yield mtu_check(topology)
     gid = gid_check(topology)
     if gid is not None:

@@ -1,4 +1,4 @@
-"""Is there a way to other hosts, and is it a good one: interfaces, MTU, GIDs."""
+"""Is there a way to other hosts, and is it a good one: interfaces, neighbours, MTU, GIDs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mooncake_store.transfer_engine.topology import (
     usable_nics,
 )
 
-__all__ = ["gid_check", "mtu_check", "network_check"]
+__all__ = ["gid_check", "mtu_check", "neighbour_check", "network_check"]
 
 _ROCE_MTU_WANTED = 4200  # packets of 4096 bytes, the largest of RoCE, and their headers
 _NAMES_SHOWN = 6
@@ -58,6 +58,33 @@ def _names(nics: Sequence[Nic]) -> str:
     if len(nics) > _NAMES_SHOWN:
         names.append(f"{len(nics) - _NAMES_SHOWN} more")
     return ", ".join(names) or "none"
+
+
+def neighbour_check(topology: Topology, arp_ignore: int) -> Check | None:
+    """Does each of several interfaces in a network get its own packets?  None where there are none.
+
+    Args:
+        topology: The interfaces.
+        arp_ignore: net.ipv4.conf.all.arp_ignore.
+    """
+    of_network: dict[str, list[Nic]] = {}
+    for nic in usable_nics(topology, Transport.TCP):
+        if nic.kind is NicKind.LOOPBACK:
+            continue
+        for network in {str(item.network) for item in nic.addresses if item.version == 4}:
+            of_network.setdefault(network, []).append(nic)
+    shared = {network: nics for network, nics in of_network.items() if len(nics) > 1}
+    if not shared:
+        return None
+    network, nics = next(iter(shared.items()))
+    why = f"{_names(nics)} are in one network, {network}"
+    if arp_ignore > 0:
+        return Check("neighbours", OK, why)
+    return Check(
+        "neighbours", WARN, f"{why}, and each answers for the addresses of all: "
+        "packets for one may come in by another",
+        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+    )  # fmt: skip
 
 
 def mtu_check(topology: Topology) -> Check:

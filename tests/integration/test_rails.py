@@ -154,3 +154,64 @@ def test_the_store_uses_all_cables_and_survives_a_pulled_one() -> None:
             assert (ended["failures"], ended["wrong"]) == ([], 0)
             carried = [net.carried_bytes(rail) - before[rail] for rail in range(4)]
             assert min(carried) > MIB, carried
+
+
+@pytest.fixture(scope="module")
+def store_in_one_network() -> Iterator[StorePair]:
+    with StorePair((200, 200), MEMORY, is_one_network=True) as made:
+        for opcode in (0, 1):
+            made.asking.do("move", opcode=opcode, size=MEMORY, total=MEMORY, count=3)
+        yield made
+
+
+def carried_while(
+    store: StorePair, opcode: int, rails: int, trouble: Callable[[], None]
+) -> list[list[int]]:
+    """Move bytes before and after a change; what each interface carried afterwards, here and there.
+
+    Of a get the bytes that come in here and leave there, of a put the others.
+    """
+    net = store.net
+    asking = store.asking
+
+    def carried() -> list[list[int]]:
+        return [
+            [net.carried(host, rail)[opcode ^ is_far] for rail in range(rails)]
+            for is_far, host in enumerate((net.here, net.there))
+        ]
+
+    asking.do("start", opcode=opcode, size=MIB)
+    time.sleep(0.5)
+    trouble()
+    time.sleep(1.5)
+    before = carried()
+    time.sleep(1.0)
+    after = carried()
+    ended = asking.do("stop")
+    assert (ended["failures"], ended["wrong"]) == ([], 0)
+    return [[b - a for a, b in zip(*ends, strict=True)] for ends in zip(before, after, strict=True)]
+
+
+@pytest.mark.parametrize("opcode", [0, 1], ids=["get", "put"])
+def test_the_store_tells_two_interfaces_in_one_network_apart(
+    store_in_one_network: StorePair, opcode: int
+) -> None:
+    carried = carried_while(store_in_one_network, opcode, 2, lambda: None)
+    for ends in carried:
+        assert min(ends) > 0.35 * sum(ends), carried
+
+
+@pytest.mark.parametrize("opcode", [0, 1], ids=["get", "put"])
+def test_a_client_follows_its_own_interfaces(store_in_one_network: StorePair, opcode: int) -> None:
+    """A link goes down and up, an address changes, an interface is taken away and put in again."""
+    net = store_in_one_network.net
+
+    def share(trouble: Callable[[], None]) -> float:
+        (here, _) = carried_while(store_in_one_network, opcode, 2, trouble)
+        return here[1] / sum(here)
+
+    assert share(lambda: net.switch_off(1)) < 0.02
+    assert share(lambda: net.switch_on(1)) > 0.35
+    assert share(lambda: net.renumber(1, 5, is_here=True)) > 0.35
+    net.take_out(1)
+    assert share(lambda: net.plug_in(net.here, 1)) > 0.35

@@ -4,6 +4,7 @@
  * is held for the schedule and for what others may look at, never over a call of a lane or of an owner.
  */
 #include "te_carrier.h"
+#include "te_interface_watch.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -61,6 +62,7 @@ void te_carrier_close(te_engine *engine) {
     te_carrier *carrier = engine->carrier;
     if (carrier == NULL)
         return;
+    te_interface_watch_close(carrier->interfaces);
     if (carrier->epoll >= 0)
         close(carrier->epoll);
     if (carrier->wake >= 0)
@@ -766,7 +768,9 @@ static void *run(void *argument) {
         if (now.is_over)
             break;
         tick_lanes(carrier, te_now_ns());
-        int64_t until_ns = now.wake_ns < carrier->tick_ns ? now.wake_ns : carrier->tick_ns;
+        int64_t until_ns = te_interface_watch_tick(carrier->interfaces, te_now_ns());
+        until_ns = now.wake_ns < until_ns ? now.wake_ns : until_ns;
+        until_ns = carrier->tick_ns < until_ns ? carrier->tick_ns : until_ns;
         wait_for_events(carrier, is_busy || carrier->done_first != NULL ? 0 : until_ns);
     }
     return NULL;

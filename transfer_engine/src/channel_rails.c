@@ -166,8 +166,11 @@ static void open_path(te_channel_rails *rails) {
         free(made);
         return;
     }
-    te_path_config config = {
-        .rails = rails->ends, .rail_count = count, .hello = hello, .hello_length = length};
+    te_path_config config = {.rails = rails->ends,
+                             .rail_count = count,
+                             .addresses = rails->addresses,
+                             .hello = hello,
+                             .hello_length = length};
     if (te_path_open(te_channel_engine(rails->channel), &config, &made->path) == MS_OK) {
         made->next = rails->all;
         rails->all = rails->now = made;

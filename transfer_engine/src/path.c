@@ -8,6 +8,8 @@
 
 #include "ms_frame.h"
 #include "te_carrier.h"
+#include "te_interface_watch.h"
+#include "te_session.h"
 
 #include "te_fault.h"
 
@@ -21,6 +23,7 @@ static void path_free(te_path *path) {
     if (path->free_peer != NULL)
         path->free_peer(path->peer);
     free(path->hello);
+    free(path->addresses);
     free(path->topology);
     free(path);
 }
@@ -93,6 +96,10 @@ ms_status te_path_open(te_engine *engine, const te_path_config *config, te_path 
     ms_status status = path->hello == NULL ? MS_NO_MEMORY : MS_OK;
     if (status == MS_OK)
         memcpy(path->hello, config->hello, config->hello_length);
+    if (status == MS_OK && config->addresses != NULL) {
+        path->addresses = strdup(config->addresses);
+        status = path->addresses == NULL ? MS_NO_MEMORY : MS_OK;
+    }
     for (uint32_t i = 0; i < config->rail_count && status == MS_OK; i++) {
         const te_lane_ops *ops = config->ops == NULL ? &te_lane_tcp : config->ops[i];
         path->rail_count++;
@@ -145,6 +152,10 @@ void te_paths_adopt(te_carrier *carrier, te_path *opened) {
             carrier->paths->previous = path;
         carrier->paths = path;
         path->used_ns[0] = path->used_ns[1] = INT64_MIN / 2;
+        if (path->addresses != NULL && carrier->interfaces == NULL &&
+            te_interface_watch_open(carrier, &carrier->interfaces) != MS_OK)
+            te_log(carrier->engine, "changes of this machine's interfaces are not followed: the "
+                                    "kernel gives no socket that tells of them");
         for (uint32_t i = 0; path->is_watching && i < path->rail_count; i++)
             te_lane_tick_at(&path->lanes[TE_READ][i], te_now_ns());
         for (uint32_t direction = 0; direction < 2; direction++)
@@ -384,25 +395,41 @@ static void add_slot(te_path *path, uint32_t index, const te_rail_ends *ends) {
     }
 }
 
-static void change_now(void *argument) {
-    change *wanted = argument;
-    te_path *path = wanted->path;
+static void apply(te_path *path, const te_rail_ends *rails, uint32_t count) {
     bool is_there[TE_RAILS_MAX] = {false};
     for (uint32_t i = 0; i < path->rail_count; i++) {
         bool is_kept = path->lanes[0][i].ops != &te_lane_tcp;
-        for (uint32_t j = 0; j < wanted->count; j++) {
-            if (!is_same_way(&path->lanes[0][i].ends, &wanted->rails[j]))
+        for (uint32_t j = 0; j < count; j++) {
+            if (!is_same_way(&path->lanes[0][i].ends, &rails[j]))
                 continue;
             is_kept = is_there[j] = true;
         }
         set_gone(path, i, !is_kept);
     }
-    for (uint32_t j = 0; j < wanted->count; j++) {
+    for (uint32_t j = 0; j < count; j++) {
         uint32_t index = is_there[j] ? TE_RAILS_MAX : free_slot(path);
         if (index < TE_RAILS_MAX)
-            add_slot(path, index, &wanted->rails[j]);
+            add_slot(path, index, &rails[j]);
     }
+}
+
+static void change_now(void *argument) {
+    change *wanted = argument;
+    te_path *path = wanted->path;
+    free(path->addresses); /* somebody else says now which rails there are */
+    path->addresses = NULL;
+    apply(path, wanted->rails, wanted->count);
     free(wanted);
+}
+
+void te_path_pair_again(te_path *path) {
+    te_rail_ends rails[TE_RAILS_MAX];
+    uint32_t count = 0;
+    if (path->addresses == NULL ||
+        te_rail_ends_of(path->engine, path->addresses, rails, &count) != MS_OK || count == 0)
+        return;
+    atomic_store_explicit(&path->rails_wanted, count + path->others, memory_order_relaxed);
+    apply(path, rails, count);
 }
 
 ms_status te_path_change(te_path *path, const te_rail_ends *rails, uint32_t count) {

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "te_interfaces.h"
 #include "te_session.h"
 
 #include "te_fault.h"
@@ -37,17 +38,18 @@ void te_rail_ends_from(const te_rail *rail, te_rail_ends *ends) {
 
 ms_status te_rail_ends_of(te_engine *engine, const char *addresses, te_rail_ends ends[TE_RAILS_MAX],
                           uint32_t *count) {
-    te_topology *local = calloc(2, sizeof *local),
-                *remote = local + 1; /* the peer's: nothing known */
-    if (local == NULL)
-        return MS_NO_MEMORY;
-    te_rail rails[TE_RAILS_MAX];
-    te_registry_topology(engine->registry, local);
-    *count = te_rails_build(local, "*", remote, "*", addresses, rails);
+    te_topology *local = calloc(1, sizeof *local);
+    te_interfaces *interfaces = malloc(sizeof *interfaces);
+    ms_status status = local == NULL || interfaces == NULL ? MS_NO_MEMORY : MS_OK;
+    if (status == MS_OK) {
+        te_registry_topology(engine->registry, local);
+        /* Without knowledge of its own interfaces: as the routes go. */
+        (void)te_interfaces_look(interfaces, AF_UNSPEC);
+        *count = te_pairs_build(interfaces, local, addresses, ends);
+    }
     free(local);
-    for (uint32_t i = 0; i < *count; i++)
-        te_rail_ends_from(&rails[i], &ends[i]);
-    return MS_OK;
+    free(interfaces);
+    return status;
 }
 
 /* "LOCAL>REMOTE:PORT/TIER" */

@@ -1,10 +1,9 @@
 /* Sockets: addresses, listening, connecting with a deadline, and single non-blocking sends and
  * receives. */
-#include "te_internal.h"
+#include "te_interfaces.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -61,48 +60,6 @@ static bool parse_host(const char *text, size_t length, struct sockaddr_storage 
     *storage_length = found->ai_addrlen;
     freeaddrinfo(found);
     return true;
-}
-
-/* The bytes of an address: 4 or 16, or none of another family. */
-static const uint8_t *bytes_of(const struct sockaddr *address, int family, size_t *length) {
-    if (address == NULL || address->sa_family != family) {
-        return NULL;
-    }
-    *length = family == AF_INET ? 4 : 16;
-    return family == AF_INET ? (const uint8_t *)&((const struct sockaddr_in *)address)->sin_addr
-                             : (const uint8_t *)&((const struct sockaddr_in6 *)address)->sin6_addr;
-}
-
-/* The interface that has the local address, if the remote one is another machine's on the same link. */
-static void find_device(te_address *address) {
-    int family = address->storage.ss_family;
-    size_t length = 0, mask_length = 0;
-    const uint8_t *here = bytes_of((struct sockaddr *)&address->local, family, &length);
-    const uint8_t *there = bytes_of((struct sockaddr *)&address->storage, family, &length);
-    struct ifaddrs *all = NULL;
-    if (here == NULL || there == NULL || getifaddrs(&all) != 0) {
-        return;
-    }
-    bool is_own = false;
-    for (const struct ifaddrs *each = all; each != NULL; each = each->ifa_next) {
-        const uint8_t *own = bytes_of(each->ifa_addr, family, &length);
-        const uint8_t *mask = bytes_of(each->ifa_netmask, family, &mask_length);
-        if (own == NULL || mask == NULL) {
-            continue;
-        }
-        is_own = is_own || memcmp(own, there, length) == 0;
-        bool is_link = memcmp(own, here, length) == 0;
-        for (size_t i = 0; i < length; i++) {
-            is_link = is_link && (own[i] & mask[i]) == (there[i] & mask[i]);
-        }
-        if (is_link) {
-            snprintf(address->device, sizeof address->device, "%s", each->ifa_name);
-        }
-    }
-    freeifaddrs(all);
-    if (is_own) {
-        address->device[0] = '\0'; /* ourselves: it goes over the loopback, whatever the address */
-    }
 }
 
 ms_status te_address_bind(te_address *address, const char *local, size_t length, char *error) {
@@ -334,12 +291,15 @@ static ms_status open_socket(const te_address *address, int *opened, char *error
         return errno == EMFILE || errno == ENFILE ? MS_LIMIT : MS_IO_ERROR;
     }
     if (address->local_length > 0) {
-        te_address from = *address;
-        find_device(&from); /* looked up each time: addresses move between interfaces */
+        char device[IF_NAMESIZE] = "";
         int on = 1;
-        if (from.device[0] != '\0') { /* without the right to it the routes decide */
-            (void)setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, from.device,
-                             (socklen_t)strlen(from.device));
+        if (!address->is_by_routes) { /* looked up each time: addresses move between interfaces */
+            te_interface_between((const struct sockaddr *)&address->local,
+                                 (const struct sockaddr *)&address->storage, device);
+        }
+        if (device[0] != '\0') { /* without the right to it the routes decide */
+            (void)setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, device,
+                             (socklen_t)strlen(device));
         }
         (void)setsockopt(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
         if (bind(descriptor, (const struct sockaddr *)&address->local, address->local_length) !=

@@ -94,6 +94,8 @@ void te_path_told(te_path *path, const uint8_t *body, size_t length);
 size_t te_path_topology(te_path *path, char *text, size_t size);
 /* Another list of rails: lanes of those that are not in it are reset, new ones begin.  Any thread. */
 ms_status te_path_change(te_path *path, const te_rail_ends *rails, uint32_t count);
+/* A path that was opened by addresses has the rails of the interfaces of now.  On the carrier's thread. */
+void te_path_pair_again(te_path *path);
 
 typedef struct te_rail_status {
     char local[TE_RAIL_ADDRESS_BYTES], remote[TE_RAIL_ADDRESS_BYTES], note[96];
@@ -126,7 +128,8 @@ struct te_carrier {
     te_path *paths;
     te_lane *pool_newest, *pool_oldest, *pool_hand;
     uint32_t endpoints, endpoints_max;
-    int64_t tick_ns; /* the earliest of the lanes' */
+    struct te_interface_watch *interfaces; /* NULL: no path follows them */
+    int64_t tick_ns;                       /* the earliest of the lanes' */
 };
 ms_status te_carrier_start(te_carrier *carrier); /* the thread, unless it runs; under the lock */
 void te_carrier_wake(te_carrier *carrier);       /* under the lock */

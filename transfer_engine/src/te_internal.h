@@ -211,7 +211,7 @@ typedef struct te_address {
     /* Where connections to it come from; length 0: as the kernel routes. */
     struct sockaddr_storage local;
     socklen_t local_length;
-    char device[16]; /* that has the local address, when the other one is on its link; else "" */
+    bool is_by_routes; /* which interface has the local address does not matter */
 } te_address;
 
 /* "ip:port", "[ip]:port" or "unix:PATH"; numeric only.  "LOCAL>ip:port": connections come from that address. */

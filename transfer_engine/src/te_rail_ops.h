@@ -175,7 +175,8 @@ typedef struct te_path_config {
     const te_rail_ends *rails;
     const te_lane_ops *const *ops; /* of each rail; NULL: all TCP */
     uint32_t rail_count;           /* 1 to TE_RAILS_MAX */
-    const void *hello;             /* of every connection: copied */
+    const char *addresses; /* of the peer: its rails follow our interfaces; NULL: they stay */
+    const void *hello;     /* of every connection: copied */
     size_t hello_length;
     bool is_watching; /* its lanes for READs stay connected: the peer tells of changes */
     void *
@@ -193,8 +194,10 @@ struct te_path {
     size_t hello_length;
     void *peer;
     void (*free_peer)(void *peer);
+    char *addresses; /* NULL: the rails do not follow our interfaces; the carrier thread's */
     /* Under the carrier's lock: */
-    bool is_closing, is_over; /* over: nothing begins any more */
+    _Atomic bool is_closing;  /* the carrier's thread reads it without the lock, too */
+    bool is_over;             /* nothing begins any more */
     ms_status dead;           /* OK: alive */
     struct te_carry *carries; /* under way */
     char *topology;           /* as the peer told it last, on a lane; NULL: it has not */

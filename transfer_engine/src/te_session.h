@@ -77,7 +77,7 @@ te_session *te_remote_session(te_remote *remote);
 /* The process behind the address is another one, or seems to be: a new session, unless someone was faster. */
 ms_status te_remote_renew(te_remote *remote, const te_session *old, int64_t deadline_ns);
 void te_rail_ends_from(const te_rail *rail, te_rail_ends *ends);
-/* The rails to comma-separated addresses, as far as this engine knows its own interfaces. */
+/* The rails to comma-separated addresses, from the interfaces that this machine has now. */
 ms_status te_rail_ends_of(te_engine *engine, const char *addresses, te_rail_ends ends[TE_RAILS_MAX],
                           uint32_t *count);
 /* What a carry says when its path is dead, as a failure of the path. */

@@ -222,6 +222,23 @@ def test_the_way_to_others(nics: tuple[Nic, ...], verdict: str, words: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("arp_ignore", "verdict", "words"),
+    [
+        (0, "warn", "eth0, eth1 are in one network, 10.0.0.0/24, and each answers"),
+        (1, "ok", "eth0, eth1 are in one network, 10.0.0.0/24"),
+    ],
+)
+def test_interfaces_in_one_network(arp_ignore: int, verdict: str, words: str) -> None:
+    two = Topology((nic("eth0", "10.0.0.7/24"), nic("eth1", "10.0.0.8/24"), LO))
+    check = network.neighbour_check(two, arp_ignore)
+    assert check is not None
+    assert check.verdict == verdict and words in check.why
+    assert bool(check.fix) == (verdict != "ok")
+    apart = Topology((nic("eth0", "10.0.0.7/24"), nic("eth1", "10.0.1.8/24"), LO))
+    assert network.neighbour_check(apart, arp_ignore) is None
+
+
+@pytest.mark.parametrize(
     ("nics", "verdict", "words"),
     [
         ((nic("eth0", "10.0.0.7/24", mtu=1500), LO), "ok", "eth0 1500"),
