@@ -69,9 +69,10 @@ def _accepted(found: dict[str, Any], decided: dict[str, Any]) -> list[str]:
             f"transfer    {found['moved_blocks']} blocks, "
             f"{approximate_size(decided['transfer_bytes'])}, from {printable(decided['source'])}"
         )
+    waits = f", source {decided['ready_s']:.3f}" if decided["ready_s"] else ""
     lines.append(
-        f"predicted   TTFT {decided['ttft_s']:.3f} s: queue {decided['queue_s']:.3f}, transfer "
-        f"{decided['transfer_s']:.3f}, prefill {decided['prefill_s']:.3f}; "
+        f"predicted   TTFT {decided['ttft_s']:.3f} s: queue {decided['queue_s']:.3f}{waits}, "
+        f"transfer {decided['transfer_s']:.3f}, prefill {decided['prefill_s']:.3f}; "
         f"{decided['tbt_s'] * 1e3:.1f} ms a token"
     )
     return lines

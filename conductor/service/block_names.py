@@ -123,7 +123,7 @@ class BlockNames:
 def _bad_key(keys: Sequence[str]) -> RequestError:
     for key in keys:
         if not isinstance(key, str):
-            return RequestError(f"a block's key is text, not {key!r}")
+            return RequestError(f"a block's key is text, not {repr(key)[:80]}")
     return RequestError(
         "a block's key is at least 32 hexadecimal digits, alone or behind one of the conductor's "
         "key prefixes"

@@ -112,6 +112,11 @@ class ConductorConfig:
         minimum=0,
         maximum=2**50,
     )
+    learn_transfers: bool = setting(
+        True,
+        "predict transfers by those that instances have measured and reported, once there are "
+        "some; else by the cluster file alone",
+    )
     pin: bool = setting(
         True, "pin in the store what queued requests will read, until they are through"
     )

@@ -22,8 +22,10 @@ from mooncake_store.conductor.service.decision import Decision, Refusal, Request
 from mooncake_store.conductor.service.decision_log import DecisionLog, Logged
 from mooncake_store.conductor.service.documents import (
     Registration,
+    Report,
     instance_document,
     read_heartbeat,
+    shown,
 )
 from mooncake_store.conductor.service.flights import Flight
 from mooncake_store.conductor.service.instances import Instance
@@ -118,6 +120,7 @@ class ConductorCore:
                 report_s_max=config.report_s_max,
                 promise_s=config.promise_s,
                 request_s_max=config.request_s_max,
+                learns_transfers=config.learn_transfers,
             ),
             block_tokens=config.block_tokens,
             selector=load_selector(config.policy, costs) if config.is_plugged else None,
@@ -181,28 +184,23 @@ class ConductorCore:
                 return
         self.decide_buckets[-1] += 1
 
-    def report(self, request_id: str, event: str, output_tokens: int | None) -> None:
+    def report(self, request_id: str, report: Report) -> None:
         """Take what became of a request.
-
-        Args:
-            request_id: Which.
-            event: `prefilled`, `finished` or `failed`.
-            output_tokens: Of the answer, with `finished`.
 
         Raises:
             UnknownInstanceError: It is not under way.
-            RequestError: No such event.
         """
-        now_s = self.now_s()
-        if event == "prefilled":
-            self.scheduler.prefilled(request_id, now_s)
-        elif event == "finished":
-            self.scheduler.finished(request_id, output_tokens, now_s)
-        elif event == "failed":
-            self.scheduler.failed(request_id)
+        now_s, fetched = self.now_s(), report.transfer
+        if report.event == "prefilled":
+            self.scheduler.prefilled(request_id, now_s, fetched)
+        elif report.event == "finished":
+            self.scheduler.finished(request_id, report.output_tokens, now_s)
         else:
-            raise RequestError(f"event is prefilled, finished or failed, not {event!r}")
-        self.log.note(request_id, time.time(), event)
+            self.scheduler.failed(request_id)
+        what = report.event
+        if fetched is not None:
+            what += f", {fetched.size_bytes:.0f} bytes fetched in {fetched.time_s:.4f} s"
+        self.log.note(request_id, time.time(), what)
 
     def _ended(self, flight: Flight) -> None:
         self.effects.ended(flight.request_id)
@@ -339,7 +337,7 @@ class ConductorCore:
 def _count_of(document: Mapping[str, Any], name: str) -> int:
     value = document.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RequestError(f"{name} is a whole number from 0 on, not {value!r}")
+        raise RequestError(f"{name} is a whole number from 0 on, not {shown(value)}")
     return value
 
 

@@ -85,6 +85,9 @@ class Decision:
         move: Digests of the blocks that are fetched.
         pinned_blocks: Leading blocks that the prefill reads.
         transfer_bytes: Of the blocks that are fetched.
+        queue_s, prefill_s: Predicted wait for the instance, and time of computing.
+        ready_s: Until the source has computed what is fetched from it; 0: it is there.
+        transfer_s: Of the fetch alone.
         tbt_s: Predicted time between tokens.
         decode_load: Of the decode instance with the request in.
         pool_load: Of the decode pool, by the admission rule.
@@ -105,6 +108,7 @@ class Decision:
     move: tuple[str, ...]
     pinned_blocks: int
     queue_s: float
+    ready_s: float
     transfer_s: float
     prefill_s: float
     ttft_s: float

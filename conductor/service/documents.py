@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mooncake_store.conductor.service.block_names import BlockNames, Blocks
 from mooncake_store.conductor.service.decision import Decision, Refusal, Request
 from mooncake_store.conductor.service.instances import Instance, LoadReport, Role
+from mooncake_store.conductor.service.transfer_fit import Fetched
 from mooncake_store.errors import RequestError, StoreError
 
 __all__ = [
     "Registration",
+    "Report",
     "decision_document",
     "error_document",
     "instance_document",
     "parse",
     "read_heartbeat",
     "read_registration",
+    "read_report",
     "read_request",
     "refusal_document",
+    "shown",
 ]
 
 _MISSING = object()
+_NUMBER_MAX = 1e18  # no number of ours is larger; a double knows no whole one of 400 digits
+_SHOWN_MAX = 80  # of what somebody sent, in a message
 REQUEST_ID_BYTES_MAX = 256
 
 
@@ -52,9 +58,18 @@ def _number(
     if value is default or value is None:
         return value
     kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-        raise RequestError(f"{name} is a {'whole ' if whole else ''}number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, kinds) or not abs(value) < _NUMBER_MAX:
+        raise RequestError(f"{name} is a {'whole ' if whole else ''}number, not {shown(value)}")
     return value
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:_SHOWN_MAX]
+
+
+def shown(value: object) -> str:
+    """Return what somebody sent, for a message: not all of it."""
+    return repr(value)[:_SHOWN_MAX]
 
 
 def _text(document: Mapping[str, Any], name: str, default: Any = _MISSING) -> Any:
@@ -62,14 +77,14 @@ def _text(document: Mapping[str, Any], name: str, default: Any = _MISSING) -> An
     if value is _MISSING:
         raise RequestError(f"{name} is missing")
     if not isinstance(value, str):
-        raise RequestError(f"{name} is a text, not {value!r}")
+        raise RequestError(f"{name} is a text, not {shown(value)}")
     return value
 
 
 def _known(document: Mapping[str, Any], names: frozenset[str]) -> None:
     unknown = sorted(set(document) - names)
     if unknown:
-        raise RequestError(f"there is no field {unknown[0]!r}: {', '.join(sorted(names))}")
+        raise RequestError(f"there is no field {shown(unknown[0])}: {', '.join(sorted(names))}")
 
 
 _REQUEST = frozenset(
@@ -139,7 +154,7 @@ def read_request(
     )
     track = document.get("track", False)
     if not isinstance(track, bool):
-        raise RequestError(f"track is true or false, not {track!r}")
+        raise RequestError(f"track is true or false, not {shown(track)}")
     return request, track
 
 
@@ -162,7 +177,7 @@ def read_registration(document: Mapping[str, Any]) -> Registration:
     _known(document, frozenset({"name", "role", "url", "server", "incarnation"}))
     role = _text(document, "role")
     if role not in {one.value for one in Role}:
-        raise RequestError(f"role is prefill, decode or both, not {role!r}")
+        raise RequestError(f"role is prefill, decode or both, not {shown(role)}")
     url = _text(document, "url", "")
     if url and not url.startswith(("http://", "https://")):
         raise RequestError(f"url begins with http:// or https://, not {url[:20]!r}")
@@ -202,6 +217,46 @@ def read_heartbeat(document: Mapping[str, Any]) -> tuple[int, LoadReport | None]
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a request.
+
+    Attributes:
+        event: `prefilled`, `finished` or `failed`.
+        output_tokens: Of the answer, with `finished`; None: not known.
+        transfer: How its fetch went, with `prefilled`; None: there was none, or nobody measured it.
+    """
+
+    event: str
+    output_tokens: int | None = None
+    transfer: Fetched | None = None
+
+
+def read_report(document: Mapping[str, Any]) -> Report:
+    """Return what became of a request.
+
+    Raises:
+        RequestError: Something is missing, or makes no sense.
+    """
+    _known(document, frozenset({"event", "output_tokens", "transfer"}))
+    event = document.get("event")
+    if event not in ("prefilled", "finished", "failed"):
+        raise RequestError(f"event is prefilled, finished or failed, not {shown(event)}")
+    tokens = _number(document, "output_tokens", None, whole=True)
+    if tokens is not None and not 0 <= tokens < 1e9:
+        raise RequestError("output_tokens is 0 or more")
+    transfer = document.get("transfer")
+    if transfer is None:
+        return Report(event, tokens)
+    if not isinstance(transfer, dict):
+        raise RequestError("transfer is an object with bytes and seconds")
+    _known(transfer, frozenset({"bytes", "seconds"}))
+    size, time_s = _number(transfer, "bytes"), _number(transfer, "seconds")
+    if size is None or time_s is None:
+        raise RequestError("transfer has bytes and seconds")
+    return Report(event, tokens, Fetched(size, time_s))
+
+
 # ---- answers -------------------------------------------------------------------------------------
 
 
@@ -222,6 +277,7 @@ def decision_document(decision: Decision, names: BlockNames) -> dict[str, Any]:
             "ttft_s": decision.ttft_s,
             "tbt_s": decision.tbt_s,
             "queue_s": decision.queue_s,
+            "ready_s": decision.ready_s,
             "transfer_s": decision.transfer_s,
             "prefill_s": decision.prefill_s,
         },

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from mooncake_store.conductor.service.completion import Completion, OutputCount
 from mooncake_store.conductor.service.core import ConductorCore
 from mooncake_store.conductor.service.decision import Decision, Refusal
-from mooncake_store.conductor.service.documents import error_document
+from mooncake_store.conductor.service.documents import Report, error_document
 from mooncake_store.conductor.service.http_api import refusal_response
 from mooncake_store.conductor.service.upstream import Head, Headers, Upstream
 from mooncake_store.errors import ProtocolError, RequestError, StoreError, UnavailableError
@@ -215,7 +215,7 @@ class Exchange(Response):
 
     def _report(self, decided: Decision, event: str, output_tokens: int | None = None) -> None:
         with contextlib.suppress(StoreError):  # its instance is gone, or it was given up
-            self._core.report(decided.request_id, event, output_tokens)
+            self._core.report(decided.request_id, Report(event, output_tokens))
 
     async def _halves(
         self, completion: Completion, decided: Decision, count: OutputCount, send: Send

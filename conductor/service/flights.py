@@ -33,6 +33,7 @@ class Flight:
         is_tracked: Somebody reports how far it is; else it goes by the predictions.
         begin_s: When it is decoded from, as predicted, or as it was.
         expires_s: When it is given up, whatever is reported.
+        transfer_bytes, transfer_s: What it fetches first, and what that takes, as predicted.
         keys: Of the blocks that it will leave on its prefill instance, as the index takes them.
         row: Its place in the native table.
     """
@@ -53,6 +54,8 @@ class Flight:
     expires_s: float
     keys: bytes
     pinned_blocks: int
+    transfer_bytes: float = 0.0
+    transfer_s: float = 0.0
     stage: Stage = Stage.PREFILL
     row: int = -1
 

@@ -34,7 +34,7 @@ class HotBlocks:
         interval_s: Between two looks; 0: nothing is counted.
         share: Of a NIC that one replica serves at most.
         block_bytes: Size of a block.
-        nic_bytes_per_s: Of a node.
+        nic_bytes_per_s: Of a node; an attribute, for what is learned of it.
         blocks_max: Blocks that are counted in an interval: the first ones met.
     """
 
@@ -50,7 +50,7 @@ class HotBlocks:
         self.interval_s = interval_s
         self._share = share
         self._block_bytes = block_bytes
-        self._nic_bytes_per_s = nic_bytes_per_s
+        self.nic_bytes_per_s = nic_bytes_per_s
         self._blocks_max = blocks_max
         self._reads: dict[str, int] = {}
         self._began_s = 0.0
@@ -81,7 +81,7 @@ class HotBlocks:
             wanted = wanted_replicas(
                 rate,
                 block_bytes=self._block_bytes,
-                nic_bytes_per_s=self._nic_bytes_per_s,
+                nic_bytes_per_s=self.nic_bytes_per_s,
                 share=self._share,
                 instances=instances,
             )

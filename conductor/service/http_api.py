@@ -18,6 +18,7 @@ from mooncake_store.conductor.service.documents import (
     error_document,
     parse,
     read_registration,
+    read_report,
     read_request,
     refusal_document,
 )
@@ -93,11 +94,8 @@ def routes(core: ConductorCore) -> list[Route]:
         return JSONResponse(decision_document(decided, core.names))
 
     async def report(request: Request) -> Response:
-        document = parse(await read_body(request))
-        tokens = document.get("output_tokens")
-        if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
-            raise RequestError(f"output_tokens is a whole number, not {tokens!r}")
-        core.report(request.path_params["request_id"], str(document.get("event")), tokens)
+        report = read_report(parse(await read_body(request)))
+        core.report(request.path_params["request_id"], report)
         return JSONResponse({})
 
     async def instances(request: Request) -> Response:

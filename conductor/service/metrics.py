@@ -41,6 +41,14 @@ METRICS = (
     MetricRow("prompt_tokens_total", "counter", "", "Of the prompts of accepted requests."),
     MetricRow("prefix_tokens_total", "counter", "", "Of those, tokens found cached: hits."),
     MetricRow("planned_bytes_total", "counter", "", "That decisions wanted moved between nodes."),
+    MetricRow("transfers_measured_total", "counter", "", "Fetches that instances have reported."),
+    MetricRow("transfer_latency_seconds", "gauge", "", "Fixed cost of a fetch, as believed now."),
+    MetricRow(
+        "transfer_bandwidth_bytes_per_second", "gauge", "", "Of a fetch beyond that, as believed."
+    ),
+    MetricRow(
+        "transfer_predicted_ratio", "gauge", "", "Predicted over measured time, median of the last."
+    ),
     MetricRow("decision_duration_seconds", "histogram", "", "How long deciding took."),
     MetricRow("instances", "gauge", "state", "Registered instances."),
     MetricRow("prefill_queue_seconds", "gauge", "instance", "Predicted prefill queue."),
@@ -98,6 +106,11 @@ class _Collector(Collector):
         yield self._counter("prompt_tokens_total", scheduler.prompt_tokens)
         yield self._counter("prefix_tokens_total", scheduler.prefix_tokens)
         yield self._counter("planned_bytes_total", scheduler.moved_bytes)
+        transfers = scheduler.transfers
+        yield self._counter("transfers_measured_total", transfers.measured)
+        yield self._gauge("transfer_latency_seconds", transfers.latency_s)
+        yield self._gauge("transfer_bandwidth_bytes_per_second", transfers.bandwidth_bytes_per_s)
+        yield self._gauge("transfer_predicted_ratio", transfers.ratio)
         yield self._durations()
         states = Counter(one.state.value for one in scheduler.instances)
         yield self._by("instances", "state", dict(states))

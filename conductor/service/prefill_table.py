@@ -117,6 +117,10 @@ class PrefillTable:
         """Say in how long the last block of a slot's prefix is computed; 0: it is."""
         self._views[slot].ready_s = ready_s
 
+    def ready_s(self, slot: int) -> float:
+        """Return in how long the last block of a slot's prefix is computed, as `set_ready` said."""
+        return float(self._views[slot].ready_s)
+
     # ---- what was decided ------------------------------------------------------------------------
 
     def set_free_at(self, slot: int, free_at_s: float, requests: int) -> None:

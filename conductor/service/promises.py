@@ -36,6 +36,7 @@ class Promises:
     def __init__(self) -> None:
         self._kept: deque[Promise] = deque()
         self._ready_s: dict[tuple[int, bytes], float] = {}
+        self._is_shown = False
 
     # ---- not computed yet ------------------------------------------------------------------------
 
@@ -60,8 +61,9 @@ class Promises:
     ) -> None:
         """Say in the table when the last block of each slot's prefix will be there."""
         ready_s = self._ready_s
-        if not ready_s:
+        if not ready_s and not self._is_shown:
             return
+        self._is_shown = bool(ready_s)  # what was said last is taken back, too
         for slot in slots:
             length, left_s = lengths[slot], 0.0
             if length:

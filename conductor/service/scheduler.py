@@ -31,12 +31,14 @@ from mooncake_store.conductor.service.prefill_queue import PrefillQueue
 from mooncake_store.conductor.service.prefill_table import PrefillTable
 from mooncake_store.conductor.service.promises import Promise, Promises
 from mooncake_store.conductor.service.selector import Selector
+from mooncake_store.conductor.service.transfer_fit import Fetched, TransferFit
 from mooncake_store.conductor.sim_config import SimConfig
 from mooncake_store.errors import ConfigError, RequestError, UnknownInstanceError
 
 __all__ = ["Scheduler", "SchedulerLimits"]
 
 _SHARE_FORGET = 0.9
+_REFIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class SchedulerLimits:
         report_s_max: A load report that is older counts no more.
         promise_s: How long blocks are believed to stay on an instance that reports none.
         request_s_max: When a request is given up that nobody has reported the end of.
+        learns_transfers: Whether predictions of transfers go by those that were measured.
     """
 
     instances_max: int = 64
@@ -62,6 +65,7 @@ class SchedulerLimits:
     report_s_max: float = 3.0
     promise_s: float = 30.0
     request_s_max: float = 600.0
+    learns_transfers: bool = True
 
 
 class Scheduler:
@@ -80,6 +84,7 @@ class Scheduler:
         holders: The columns of the index.
         flights: Requests under way, by name.
         refused: How many were refused, by reason.
+        transfers: What fetches take, as measured.
         names: Of the holders, by slot; a new dictionary with each change.
         lengths: Blocks that each slot held of the last prompt.
     """
@@ -136,6 +141,9 @@ class Scheduler:
             selector=selector,
         )
         self._promises = Promises()
+        cost = self._chooser.cost
+        self.transfers = TransferFit(cost.transfer_latency_s, cost.nic_bytes_per_s)
+        self._refitted_s = -math.inf
         self._by_slot: dict[int, Instance] = {}
         self._reports_blocks: set[str] = set()
         self._joins = 0
@@ -299,12 +307,14 @@ class Scheduler:
         used = min(-(-choice.prefix_tokens // self.block_tokens), len(blocks))
         source, source_server = None, ""
         moved: tuple[str, ...] = ()
-        moved_bytes = 0.0
+        moved_bytes = ready_s = 0.0
         if source_slot >= 0 and used > held:
             source, source_server = self.holders.name_of(source_slot, self._by_slot)
             moved = blocks.digests[held:used]
             cost = self._chooser.cost
             moved_bytes = choice.transfer_tokens * cost.kv_bytes_per_token
+            # The native choice has both in one number: the wait for the source, then the fetch.
+            ready_s = min(self.table.ready_s(source_slot), choice.transfer_s)
             self.table.send(source_slot, moved_bytes, cost.nic_bytes_per_s, now_s)
         flight = Flight(
             request_id=request.request_id,
@@ -323,6 +333,8 @@ class Scheduler:
             expires_s=now_s + self.limits.request_s_max,
             keys=blocks.packed[KEY_BYTES * held :],
             pinned_blocks=used,
+            transfer_bytes=moved_bytes,
+            transfer_s=choice.transfer_s - ready_s,
         )
         self._begin(flight, now_s)
         self.hot.count(blocks)
@@ -345,7 +357,8 @@ class Scheduler:
             move=moved,
             pinned_blocks=used,
             queue_s=choice.queue_s,
-            transfer_s=choice.transfer_s,
+            ready_s=ready_s,
+            transfer_s=choice.transfer_s - ready_s,
             prefill_s=choice.prefill_s,
             ttft_s=choice.ttft_s,
             tbt_s=choice.tbt_s,
@@ -374,14 +387,21 @@ class Scheduler:
 
     # ---- what becomes of requests ----------------------------------------------------------------
 
-    def prefilled(self, request_id: str, now_s: float) -> None:
+    def prefilled(self, request_id: str, now_s: float, transfer: Fetched | None = None) -> None:
         """The prompt of a request has been computed.
+
+        Args:
+            request_id: Which.
+            now_s: The time here.
+            transfer: How its fetch went, if there was one and somebody measured it.
 
         Raises:
             UnknownInstanceError: It is not under way.
         """
         flight = self._flight(request_id)
         flight.is_tracked = True
+        if transfer is not None and flight.transfer_bytes and flight.stage is Stage.PREFILL:
+            self.transfers.add(transfer, flight.transfer_s, now_s)
         self._begin_decode(flight, now_s)
 
     def finished(self, request_id: str, output_tokens: int | None, now_s: float) -> None:
@@ -509,6 +529,7 @@ class Scheduler:
                 self.index.remove(promise.slot, promise.keys, Tier.DEVICE)
         self._refresh_flights(now_s)
         self.answers.refresh()
+        self._believe_transfers(now_s)
         elapsed_s = now_s - self._swept_s
         if math.isfinite(elapsed_s) and elapsed_s > 0:
             rate = self._joins / elapsed_s
@@ -516,6 +537,16 @@ class Scheduler:
             chooser.joins_per_s = _SHARE_FORGET * chooser.joins_per_s + (1 - _SHARE_FORGET) * rate
         self._joins, self._swept_s = 0, now_s
         return silent, gone
+
+    def _believe_transfers(self, now_s: float) -> None:
+        """Let predictions go by what was measured, now and then."""
+        if not self.limits.learns_transfers or now_s - self._refitted_s < _REFIT_S:
+            return
+        self._refitted_s = now_s
+        if self.transfers.refit(now_s):
+            cost, fit = self._chooser.cost, self.transfers
+            cost.transfer_latency_s = fit.latency_s
+            cost.nic_bytes_per_s = self.hot.nic_bytes_per_s = fit.bandwidth_bytes_per_s
 
     def _refresh_flights(self, now_s: float) -> None:
         self.flight_table.refresh(now_s, self._tbt_s(), self.decode.row_of)

@@ -72,8 +72,8 @@ def bench(*arguments: str) -> dict:
             ["conductor"],
             [
                 "decisions at 64 instances, earliest",
-                "replay: requests that failed, one of four servers killed",
-                "replay: predicted transfer time over measured, median",
+                "replay: requests without an answer, one of four servers killed",
+                "replay: predicted and measured transfer time apart, median",
             ],
         ),
     ],

@@ -113,6 +113,28 @@ def api() -> Any:
         ("POST", "/v1/instances/unknown/blocks", {"epoch": 1, "first": 1, "events": []}, 404),
         ("DELETE", "/v1/instances/unknown", None, 404),
         ("POST", "/v1/requests/unknown/report", {"event": "finished"}, 404),
+        ("POST", "/v1/requests/unknown/report", {}, 400),
+        ("POST", "/v1/requests/unknown/report", {"event": "eaten"}, 400),
+        ("POST", "/v1/requests/unknown/report", {"event": "finished", "output_tokens": -1}, 400),
+        ("POST", "/v1/requests/unknown/report", {"event": "prefilled", "transfer": 3}, 400),
+        (
+            "POST",
+            "/v1/requests/unknown/report",
+            {"event": "prefilled", "transfer": {"bytes": 1}},
+            400,
+        ),
+        (
+            "POST",
+            "/v1/requests/unknown/report",
+            {"event": "prefilled", "transfer": {"bytes": 1, "seconds": 0}},
+            400,
+        ),
+        (
+            "POST",
+            "/v1/requests/unknown/report",
+            {"event": "prefilled", "transfer": {"bytes": 10**400, "seconds": 1}},
+            400,
+        ),
         ("GET", "/v1/decisions/unknown", None, 404),
         ("GET", "/v1/nothing", None, 404),
         ("GET", "/v1/schedule", None, 405),
@@ -165,6 +187,19 @@ def test_an_engines_events_are_followed_and_gaps_are_seen(conductor: Conductor) 
     assert send(epoch=9, sequence=8, snapshot=keys[:1])["result"] == "applied"
     assert conductor.ask("POST", path, {"epoch": 9, "first": 9, "events": [{"x": 1}]})[0] == 400
     assert conductor.ask("POST", path, {"epoch": 9, "first": 9, "events": [3]})[0] == 400
+
+
+def test_a_measured_fetch_is_counted_and_shown(conductor: Conductor) -> None:
+    conductor.register("b", "both")
+    conductor.ok("POST", "/v1/schedule", {"num_tokens": 10, "request_id": "x", "track": True})
+    measured = {"bytes": 5000, "seconds": 0.25}
+    conductor.ok("POST", "/v1/requests/x/report", {"event": "prefilled", "transfer": measured})
+    became = conductor.ok("GET", "/v1/decisions/x")["became"]
+    assert became[-1]["what"] == "prefilled, 5000 bytes fetched in 0.2500 s"
+    _, text, _ = conductor.ask("GET", "/metrics")
+    # It was not told to fetch: what it fetched all the same was no transfer of ours.
+    assert "mooncake_store_conductor_transfers_measured_total 0.0" in text
+    assert "mooncake_store_conductor_transfer_latency_seconds 0.001" in text
 
 
 def test_health_metrics_and_version(conductor: Conductor) -> None:

@@ -13,6 +13,7 @@ from mooncake_store.conductor.service.decision import Decision, Reason, Refusal,
 from mooncake_store.conductor.service.instances import LoadReport, Role
 from mooncake_store.conductor.service.scheduler import Scheduler, SchedulerLimits
 from mooncake_store.conductor.service.selector import load_selector
+from mooncake_store.conductor.service.transfer_fit import Fetched
 from mooncake_store.conductor.sim_config import SimConfig, with_policy
 from mooncake_store.errors import ConfigError, LimitError, RequestError, UnknownInstanceError
 
@@ -286,6 +287,65 @@ def test_a_policy_of_ones_own_is_asked_and_its_mistakes_harm_one_request() -> No
 def test_a_policy_that_is_none_is_a_configuration_error(name: str) -> None:
     with pytest.raises(ConfigError, match="policy"):
         load_selector(name, costs_of(SimConfig()))
+
+
+def test_readiness_that_was_said_of_one_request_is_not_said_of_the_next() -> None:
+    scheduler = with_instances(scheduler_of("earliest", heartbeat_timeout_s=1e4), prefill=2)
+    blocks = prompt(1, 40)
+    first = accepted(scheduler.schedule(request("a", blocks), 0.0, is_tracked=True))
+    slot = scheduler.instances.get(first.prefill).slot
+    accepted(scheduler.schedule(request("b", blocks), 0.0, is_tracked=True))
+    assert scheduler.table.ready_s(slot) > 0
+    for name in ("a", "b"):
+        scheduler.prefilled(name, 0.5)
+    accepted(scheduler.schedule(request("c", blocks), 0.5))
+    assert scheduler.table.ready_s(slot) == 0
+
+
+def test_transfers_are_predicted_as_they_were_measured() -> None:
+    scheduler = with_instances(
+        scheduler_of("global", heartbeat_timeout_s=1e4, forget_s=1e5), prefill=1
+    )
+    predicted = []
+    for number in range(20):
+        blocks, now_s = prompt(number, 1 + number % 5), float(number)
+        scheduler.holders.stored("far", blocks.packed)
+        name = f"r{number}"
+        found = accepted(scheduler.schedule(request(name, blocks), now_s, is_tracked=True))
+        took_s = 0.05 + found.transfer_bytes / 2e9
+        predicted.append(found.transfer_s / took_s)
+        scheduler.prefilled(name, now_s, Fetched(found.transfer_bytes, took_s))
+        scheduler.finished(name, 10, now_s)
+        scheduler.sweep(now_s + 0.9)
+    assert predicted[0] < 0.2
+    assert predicted[-1] == pytest.approx(1.0, rel=0.05)
+    assert scheduler.transfers.measured == 20
+    assert scheduler.hot.nic_bytes_per_s == pytest.approx(2e9, rel=0.05)
+
+
+def test_what_is_measured_may_be_told_and_not_believed() -> None:
+    scheduler = with_instances(scheduler_of(learns_transfers=False), prefill=1)
+    for number in range(9):
+        blocks = prompt(number, 3 + number)
+        scheduler.holders.stored("far", blocks.packed)
+        found = accepted(scheduler.schedule(request("r", blocks), 0.0))
+        scheduler.prefilled("r", 0.0, Fetched(found.transfer_bytes, 7.0))
+    scheduler.sweep(5.0)
+    assert accepted(scheduler.schedule(request("x", prompt(8, 11)), 0.0)).transfer_s < 1.0
+    assert scheduler.transfers.measured == 9
+
+
+def test_the_wait_for_a_source_is_told_apart_from_the_fetch() -> None:
+    scheduler = with_instances(scheduler_of("earliest", heartbeat_timeout_s=1e4), prefill=2)
+    blocks = prompt(1, 60)
+    first = accepted(scheduler.schedule(request("a", blocks), 0.0, is_tracked=True))
+    other = accepted(scheduler.schedule(request("b", prompt(2, 60)), 0.0, is_tracked=True))
+    assert other.prefill != first.prefill
+    scheduler.failed("b")  # its instance is free, and fetches what the first one will have made
+    again = accepted(scheduler.schedule(request("c", blocks), 0.0, is_tracked=True))
+    if again.source is not None:
+        assert again.ready_s == pytest.approx(first.ttft_s)
+        assert 0 < again.transfer_s < first.ttft_s
 
 
 def test_random_events_leave_no_trace_when_all_have_ended() -> None:
