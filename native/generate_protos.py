@@ -13,7 +13,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "mooncake_store" / "protocol"
-SERVICES = ("master", "store")
+SERVICES = ("conductor", "master", "store")
 
 
 def generate(target: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from mooncake_store.runtime import is_loopback
 __all__ = ["DEFAULT_HTTP_PORT", "ConductorConfig"]
 
 DEFAULT_HTTP_PORT = 7710
-"""Of HTTP; the proxy is one above."""
+"""Of HTTP; the proxy is one above, gRPC two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,8 @@ class ConductorConfig:
     proxy_port: int = setting(
         DEFAULT_HTTP_PORT + 1, "of the proxy; 0 = any", minimum=0, maximum=65535
     )
+    grpc: bool = setting(False, "serve the same API over gRPC")
+    grpc_port: int = setting(DEFAULT_HTTP_PORT + 2, "of gRPC; 0 = any", minimum=0, maximum=65535)
     cluster: str = setting(
         "",
         "TOML file with cost model, service levels and policy, as `sim settings` prints it; what "

@@ -216,6 +216,16 @@ class ConductorCore:
             self._feeds.pop(wanted.name, None)
         return found
 
+    def registration_document(self, registered: Instance) -> dict[str, Any]:
+        """Return what an instance is told that has registered."""
+        return {
+            "name": registered.name,
+            "incarnation": registered.incarnation,
+            "heartbeat_interval_ms": round(self.config.heartbeat_interval_s * 1000),
+            "block_tokens": self.config.block_tokens,
+            "key_prefixes": list(self.names.prefixes),
+        }
+
     def heartbeat(self, name: str, document: Mapping[str, Any]) -> bool:
         """Note a heartbeat; whether it counts.
 
@@ -306,9 +316,10 @@ class ConductorCore:
         result = feed.offer(epoch, first, len(changes), apply) if changes else FeedResult.DUPLICATE
         return result.value
 
-    def feed_of(self, name: str) -> Feed | None:
-        """Return how an instance's events stand."""
-        return self._feeds.get(name)
+    def needs_snapshot(self, name: str) -> bool:
+        """Whether an instance's events are followed only after a snapshot."""
+        feed = self._feeds.get(name)
+        return feed is None or feed.needs_snapshot
 
     def sweep(self) -> tuple[list[Instance], list[Instance]]:
         """Let time pass; see `Scheduler.sweep`."""

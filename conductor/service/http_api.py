@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -83,7 +82,6 @@ def _answered(handler: Handler) -> Handler:
 
 def routes(core: ConductorCore) -> list[Route]:
     """Return the routes of the API; docs/conductor.md describes them."""
-    heartbeat_ms = round(core.config.heartbeat_interval_s * 1000)
 
     async def schedule(request: Request) -> Response:
         document = parse(await read_body(request))
@@ -103,14 +101,7 @@ def routes(core: ConductorCore) -> list[Route]:
 
     async def register(request: Request) -> Response:
         found = core.register(read_registration(parse(await read_body(request))))
-        document: dict[str, Any] = {
-            "name": found.name,
-            "incarnation": found.incarnation,
-            "heartbeat_interval_ms": heartbeat_ms,
-            "block_tokens": core.config.block_tokens,
-            "key_prefixes": list(core.names.prefixes),
-        }
-        return JSONResponse(document)
+        return JSONResponse(core.registration_document(found))
 
     async def heartbeat(request: Request) -> Response:
         name = request.path_params["name"]
@@ -128,10 +119,7 @@ def routes(core: ConductorCore) -> list[Route]:
     async def blocks(request: Request) -> Response:
         name = request.path_params["name"]
         result = core.block_events(name, parse(await read_body(request)))
-        feed = core.feed_of(name)
-        return JSONResponse(
-            {"result": result, "needs_snapshot": feed is None or feed.needs_snapshot}
-        )
+        return JSONResponse({"result": result, "needs_snapshot": core.needs_snapshot(name)})
 
     async def explain(request: Request) -> Response:
         return JSONResponse(core.explain(request.path_params["request_id"]))

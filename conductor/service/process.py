@@ -16,6 +16,7 @@ from typing import Any
 
 from mooncake_store.conductor.service.config import ConductorConfig
 from mooncake_store.conductor.service.core import ConductorCore
+from mooncake_store.conductor.service.http_api import BODY_BYTES_MAX
 from mooncake_store.conductor.service.proxy import Proxy
 from mooncake_store.conductor.service.store_follower import StoreFollower
 from mooncake_store.conductor.service.store_link import OpenStore
@@ -44,6 +45,7 @@ class Endpoints:
     address: str
     http_port: int
     proxy_port: int | None
+    grpc_port: int | None
 
     @property
     def url(self) -> str:
@@ -66,6 +68,7 @@ class ConductorProcess:
         self._worker: StoreWorker | None = None
         self._proxy: Proxy | None = None
         self._proxy_http: HttpServer | None = None
+        self._grpc: Any = None  # a GrpcServer
         self.core = ConductorCore(config)
         self._held: dict[str, socket.socket] = {}
         self._http: HttpServer | None = None
@@ -107,6 +110,8 @@ class ConductorProcess:
                 self._proxy.application(), self._held["proxy"], connections_max=_CONNECTIONS_MAX
             )
             self._proxy_http.start()
+        if config.grpc:
+            await self._start_grpc(config)
         self._sweeper = asyncio.create_task(self._sweep())
         if config.master and self._open_store is not None:
             self._begin_store(config, self._open_store)
@@ -126,7 +131,24 @@ class ConductorProcess:
             address=config.address,
             http_port=self._port_of("HTTP") or 0,
             proxy_port=self._port_of("proxy"),
+            grpc_port=self._port_of("gRPC"),
         )
+
+    async def _start_grpc(self, config: ConductorConfig) -> None:
+        # Imported only where it is wanted: it takes as long as all the rest.
+        from mooncake_store.conductor.service.grpc_api import SERVICE_NAME, ConductorGrpcService
+        from mooncake_store.protocol import conductor_pb2_grpc
+        from mooncake_store.serving.grpc_server import GrpcServer
+
+        self._reserve("gRPC", config.grpc_port)
+        service = ConductorGrpcService(self.core)
+        self._grpc = GrpcServer(
+            lambda made: conductor_pb2_grpc.add_ConductorServicer_to_server(service, made),  # type: ignore[no-untyped-call]
+            (SERVICE_NAME,),
+            lambda: not self._is_stopping,
+            message_bytes_max=BODY_BYTES_MAX,
+        )
+        await self._grpc.start(config.address, self._port_of("gRPC") or 0)
 
     def _begin_store(self, config: ConductorConfig, open_store: OpenStore) -> None:
         """Follow the store, and let decisions act on it."""
@@ -290,6 +312,8 @@ class ConductorProcess:
             await asyncio.to_thread(self._follower.stop, _LOOP_S)
         if self._worker is not None:
             await asyncio.to_thread(self._worker.stop, _LOOP_S)
+        if self._grpc is not None:
+            await self._grpc.stop(self._config.stop_timeout_s)
         if self._http is not None:
             await self._http.stop(self._config.stop_timeout_s)
         for held in self._held.values():

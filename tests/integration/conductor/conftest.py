@@ -83,7 +83,7 @@ def starting() -> Iterator[Start]:
         )
         children.append(child)
         ready = child.wait_ready(READY_TIMEOUT_S)
-        return Conductor(child, {what: ready[f"{what}_port"] for what in ("http", "proxy")})
+        return Conductor(child, {what: ready[f"{what}_port"] for what in ("http", "proxy", "grpc")})
 
     try:
         yield begin
