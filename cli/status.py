@@ -76,8 +76,8 @@ def storage_lines(snapshot: Snapshot) -> list[str]:
 
 
 def stuck_repair(store: Client, snapshot: Snapshot) -> Task | None:
-    """Return the last repair, if it has ended and could not make all missing replicas."""
-    if not snapshot.count("replicas_short"):
+    """Return the last repair, if it has ended and could not make or spread all replicas."""
+    if not snapshot.count("replicas_short") and not snapshot.count("replicas_share_host_total"):
         return None
     repairs = [task for task in store.tasks() if task.kind == "repair"]  # the newest first
     if not repairs or not repairs[0].has_ended or not repairs[0].objects_failed:

@@ -515,6 +515,110 @@ static void tasks_get_over_want_of_memory(void) {
     }
 }
 
+static bool is_at(const char *key, uint32_t server) {
+    ms_location_view location;
+    EXPECT(harness_lookup(h, key, &location) == MS_OK);
+    for (uint32_t i = 0; i < location.head.replica_count; i++)
+        if (location.replicas[i].head.server == server)
+            return true;
+    return false;
+}
+
+/* One host with its two servers is all that there was when they were put; then another one joins. */
+static void replicas_spread_when_a_host_joins(void) {
+    md_config config;
+    md_config_default(&config);
+    config.repair_delay_ms = 0;
+    config.copy_bytes_per_s = 40 * 4096; /* one new copy, at 20 objects a second and more */
+    harness_open(h, &config);
+    EXPECT(join_on(0, "x") == 0 && join_on(1, "x") == 1);
+    for (uint32_t i = 0; i < 60; i++)
+        EXPECT(put_at(name(i), i % 2, 2) == MS_OK);
+    EXPECT(put_at("sole", 0, 1) == MS_OK);
+    harness_advance(h, 60000);
+    EXPECT(h->copy_count == 0); /* nothing could be better */
+    EXPECT(join_on(2, "y") == 2);
+    harness_advance(h, 1000);
+    uint64_t spread = objects_at(2);
+    EXPECT(spread >= 10 && spread < 60); /* at its pace */
+    ms_writer out = ms_writer_fixed(h->buffer, sizeof h->buffer);
+    ms_tasks all = {0};
+    EXPECT(md_tasks_write(h->core, h->now, &all, &out) == MS_OK);
+    ms_reader reader = ms_reader_of(out.data, out.length);
+    EXPECT(ms_reader_u32(&reader) == 1 && ms_reader_u32(&reader) == 0);
+    ms_task task;
+    MS_READER_STRUCT(&reader, &task);
+    EXPECT(task.kind == MS_TASK_REPAIR && task.state == MS_TASK_RUNNING && task.objects_done > 0);
+    harness_advance(h, 10000);
+    EXPECT(objects_at(2) == 60 && objects_at(0) + objects_at(1) == 61);
+    for (uint32_t i = 0; i < 60; i++)
+        EXPECT(replicas_of(name(i)) == 2 && is_at(name(i), 2));
+    EXPECT(replicas_of("sole") == 1 && is_at("sole", 0));
+    EXPECT(task_of(task.task).state == MS_TASK_DONE && task_of(task.task).objects_failed == 0);
+    uint32_t copies = h->copy_count;
+    harness_advance(h, 600000); /* and then it stays as it is */
+    EXPECT(h->copy_count == copies);
+    harness_check(h);
+    harness_close(h);
+}
+
+static void replicas_stay_where_no_other_host_is_better(void) {
+    open_without_bound();
+    EXPECT(join_on(0, "x") == 0 && join_on(1, "x") == 1 && join_on(2, "y") == 2);
+    for (uint32_t i = 0; i < 20; i++)
+        EXPECT(put_at(name(i), i % 3, 3) == MS_OK);
+    harness_advance(h, 60000);
+    EXPECT(h->copy_count == 0);
+    EXPECT(join_on(3, "y") == 3);
+    harness_advance(h, 60000);
+    EXPECT(h->copy_count == 0);
+    EXPECT(join_on(4, "z") == 4); /* one of each host */
+    harness_advance(h, 10000);
+    EXPECT(objects_at(4) == 20 && objects_at(0) + objects_at(1) == 20 && objects_at(2) == 20);
+    harness_close(h);
+}
+
+/* There was a host, but no room on it; when there is, it is found without anybody joining. */
+static void replicas_spread_when_there_is_room(void) {
+    open_without_bound();
+    EXPECT(join_on(0, "x") == 0 && join_on(1, "x") == 1);
+    uint32_t server;
+    EXPECT(harness_join_as(h, 2, 1, 2, 2, "y", &server) == MS_OK && server == 2);
+    EXPECT(md_inventory_end(h->core, h->now, server, 1) == MS_OK);
+    harness_drain(h);
+    EXPECT(put_at("full-1", 2, 1) == MS_OK && put_at("full-2", 2, 1) == MS_OK);
+    EXPECT(put_at("a", 0, 2) == MS_OK && is_at("a", 0) && is_at("a", 1));
+    harness_advance(h, 5000);
+    EXPECT(h->copy_count == 0 && harness_counter(h, "evicted") == 0);
+    ms_writer out = ms_writer_fixed(h->buffer, sizeof h->buffer);
+    ms_tasks all = {.failures_max = 4};
+    EXPECT(md_tasks_write(h->core, h->now, &all, &out) == MS_OK);
+    ms_reader reader = ms_reader_of(out.data, out.length);
+    EXPECT(ms_reader_u32(&reader) == 1 && ms_reader_u32(&reader) == 0);
+    ms_task task;
+    ms_task_failure failure;
+    MS_READER_STRUCT(&reader, &task);
+    EXPECT(task.kind == MS_TASK_REPAIR && task.objects_failed == 1 && task.failure_count == 1);
+    MS_READER_STRUCT(&reader, &failure);
+    EXPECT(failure.status == MS_NO_SPACE);
+    ms_status removed = harness_remove(h, "full-1", false, 1);
+    EXPECT(removed == MS_OK || removed == MS_PENDING);
+    harness_drain(h);
+    harness_advance(h, 30000);
+    EXPECT(replicas_of("a") == 2 && is_at("a", 2));
+    harness_close(h);
+}
+
+static void fewer_replicas_stay_on_distinct_hosts(void) {
+    open_without_bound();
+    EXPECT(join_on(0, "x") == 0 && join_on(1, "x") == 1 && join_on(2, "y") == 2);
+    EXPECT(put_at("a", 0, 3) == MS_OK && replicas_of("a") == 3);
+    start(MS_TASK_REPLICATE, "a", 2, 0, 0);
+    harness_advance(h, 1000);
+    EXPECT(replicas_of("a") == 2 && is_at("a", 2));
+    harness_close(h);
+}
+
 int main(void) {
     h = malloc(sizeof *h);
     a_drain_of_a_full_pool_keeps_what_was_used_last();
@@ -533,6 +637,10 @@ int main(void) {
     a_failed_copy_is_told_and_tried_again();
     a_new_server_gets_its_share_only();
     replicas_go_to_distinct_hosts();
+    replicas_spread_when_a_host_joins();
+    replicas_stay_where_no_other_host_is_better();
+    replicas_spread_when_there_is_room();
+    fewer_replicas_stay_on_distinct_hosts();
     free(h);
     puts("ok");
     return 0;

@@ -176,6 +176,7 @@ typedef struct md_server {
     uint64_t struck; /* what it brings back up to this version does not count */
     char *host;
     uint32_t host_bytes; /* of the allocation */
+    uint32_t host_mark;  /* the same for equal hosts; 0: not told */
     uint32_t incarnation;
     uint8_t is_known; /* the number has been given to node_id */
     uint8_t
@@ -546,6 +547,12 @@ struct md_core {
     /* Repair begins at repair_at_ms, which each loss puts off, but not beyond repair_by_ms. */
     int64_t repair_at_ms, repair_by_ms;
     uint32_t repair_pause_ms, repair_members_seen;
+    /* Replicas that share a host though there are others (task_spread.c). */
+    uint32_t sharing_placed,
+        sharing_seen; /* how often md_place gave such, now and when repair began */
+    uint32_t spread_members_seen;
+    uint8_t spread_is_possible; /* for these members: some share a host, and there is another one */
+    uint8_t repair_left;        /* the last repair could not do all */
 
     md_effect *effects; /* a ring */
     uint32_t effect_capacity, effect_first, effect_count;
@@ -712,6 +719,7 @@ typedef struct md_wish {
  * side. */
 uint32_t md_place(md_core *core, const md_wish *wish, md_replica *replicas);
 void md_ramp_begin(md_core *core, uint32_t server);
+bool md_is_same_host(const md_core *core, uint32_t a, uint32_t b);
 bool md_place_on(md_core *core, uint64_t pages, uint32_t server, ms_extent *extents,
                  md_replica *replica);
 void md_place_undo(md_core *core, uint32_t count, const md_replica *replicas);

@@ -32,6 +32,25 @@ bool md_task_may_begin(const md_core *core);
 bool md_server_is_in_touch(const md_server *server);
 bool md_task_in_scope(const md_task *task, md_shard *shard, md_record *record);
 void md_task_treat(md_core *core, md_task *task, uint32_t shard, uint32_t number);
+/* What matters of an object's replicas. */
+typedef struct md_holders {
+    md_replica_set set;
+    uint32_t live;    /* that count */
+    uint32_t staying; /* of those, at servers that do not drain */
+    bool has_source, has_target, is_reachable;
+} md_holders;
+/* Why no change of this object can begin now; OK: one may.  target: server + 1, or 0. */
+ms_status md_task_obstacle(md_core *core, md_shard *shard, const md_record *record,
+                           const md_holders *found, uint32_t target);
+/* Begins it, or adds why not to the task's failures. */
+void md_task_order_change(md_core *core, md_task *task, md_change_order *wanted);
+
+/* ---- task_spread.c ----------------------------------------------------------------------------------------------- */
+/* Whether objects may have replicas that share a host and need not. */
+bool md_spread_is_due(md_core *core);
+/* Of an object that has all of its replicas: one of two on a host goes to another host. */
+void md_spread_one(md_core *core, md_task *task, uint32_t shard, uint32_t number,
+                   const md_holders *found);
 
 /* ---- task_repair.c ----------------------------------------------------------------------------------------------- */
 md_task *md_repair_running(md_core *core);

@@ -111,19 +111,19 @@ static bool is_in(const uint16_t *servers, uint32_t count, uint32_t server) {
     return false;
 }
 
-static bool is_same_host(const md_core *core, uint32_t a, uint32_t b) {
-    const char *host = core->servers[a].host;
-    return host != NULL && core->servers[b].host != NULL &&
-           strcmp(host, core->servers[b].host) == 0;
+bool md_is_same_host(const md_core *core, uint32_t a, uint32_t b) {
+    const md_server *left = &core->servers[a], *right = &core->servers[b];
+    return left->host != NULL && left->host_mark == right->host_mark && right->host != NULL &&
+           strcmp(left->host, right->host) == 0;
 }
 
 static bool shares_host(const md_core *core, const md_wish *wish, const md_replica *replicas,
                         uint32_t count, uint32_t server) {
     for (uint32_t i = 0; i < count; i++)
-        if (is_same_host(core, server, replicas[i].server))
+        if (md_is_same_host(core, server, replicas[i].server))
             return true;
     for (uint32_t i = 0; i < wish->kept_count; i++)
-        if (is_same_host(core, server, wish->kept[i]))
+        if (md_is_same_host(core, server, wish->kept[i]))
             return true;
     return false;
 }
@@ -231,6 +231,7 @@ uint32_t md_place(md_core *core, const md_wish *wish, md_replica *replicas) {
         extents += extent_count;
     }
     MD_COUNT(core, replicas_share_host) += core->placed_sharing;
+    core->sharing_placed += core->placed_sharing != 0;
     return count;
 }
 

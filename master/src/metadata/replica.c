@@ -481,19 +481,28 @@ void md_copied(md_core *core, md_now now, uint64_t task, ms_status status) {
 }
 
 /* ---- what is asked ----------------------------------------------------------------------------------------- */
+static bool shares_host(const md_core *core, const md_replica_set *set, uint64_t keep,
+                        uint32_t server) {
+    for (uint32_t i = 0; i < set->count; i++)
+        if ((keep >> i & 1) != 0 && md_is_same_host(core, set->replicas[i].server, server))
+            return true;
+    return false;
+}
+
 /* Fewer: which replicas stay, as bits.  The one at `leaving` goes first, then those at servers that are away or drain,
- * then the last ones. */
+ * then those whose host has one that stays, then the last ones. */
 static uint64_t replicas_to_keep(const md_core *core, const md_replica_set *set, uint32_t count,
                                  uint32_t leaving) {
     uint64_t keep = 0;
     uint32_t kept = 0;
-    for (uint32_t rank = 0; rank < 3; rank++)
+    for (uint32_t rank = 0; rank < 6; rank++)
         for (uint32_t i = 0; i < set->count && kept < count; i++) {
             const md_server *server = &core->servers[set->replicas[i].server];
             bool is_leaving = set->replicas[i].server + 1u == leaving;
             bool is_safe = is_in_touch(server) && !server->is_draining;
             if (set->replicas[i].state != MD_REPLICA_THERE || server->is_lost || keep >> i & 1 ||
-                (is_leaving && rank < 2) || (!is_safe && rank < 1))
+                (is_leaving && rank < 4) || (!is_safe && rank < 2) ||
+                (rank % 2 == 0 && shares_host(core, set, keep, set->replicas[i].server)))
                 continue;
             keep |= 1ull << i;
             kept++;

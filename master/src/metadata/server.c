@@ -1,5 +1,6 @@
 /* Store servers: they join, get pages ready, go away for a while or for good. */
 #include "md_internal.h"
+#include "ms_crc32c.h"
 
 #include <string.h>
 
@@ -191,6 +192,7 @@ static ms_status set_host(md_server *server, const char *host) {
     }
     md_memory_small_free(server->host);
     server->host = copy;
+    server->host_mark = copy == NULL ? 0 : ms_crc32c(0, copy, bytes - 1);
     return MS_OK;
 }
 

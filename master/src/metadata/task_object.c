@@ -56,7 +56,7 @@ void md_task_change_ended(md_core *core, uint32_t number, const md_shard *shard,
     }
 }
 
-static void order(md_core *core, md_task *task, md_change_order *wanted) {
+void md_task_order_change(md_core *core, md_task *task, md_change_order *wanted) {
     md_shard *shard = &core->shards[wanted->shard];
     const md_record *record = md_record_at(shard, wanted->record);
     ms_hash hash = record->hash;
@@ -83,17 +83,9 @@ bool md_server_is_in_touch(const md_server *server) {
     return server->is_adopted && server->state != MS_MEMBER_GONE;
 }
 
-/* What matters of an object's replicas. */
-typedef struct holders {
-    md_replica_set set;
-    uint32_t live;    /* that count */
-    uint32_t staying; /* of those, at servers that do not drain */
-    bool has_source, has_target, is_reachable;
-} holders;
-
 static void holders_of(md_core *core, const md_task *task, md_shard *shard, const md_record *record,
-                       holders *found) {
-    *found = (holders){0};
+                       md_holders *found) {
+    *found = (md_holders){0};
     md_record_replicas(shard, record, &found->set);
     for (uint32_t i = 0; i < found->set.count; i++) {
         const md_replica *replica = &found->set.replicas[i];
@@ -108,9 +100,8 @@ static void holders_of(md_core *core, const md_task *task, md_shard *shard, cons
     }
 }
 
-/* Why no change of this object can begin now; OK: one may. */
-static ms_status obstacle(md_core *core, md_shard *shard, const md_record *record,
-                          const holders *found, uint32_t target) {
+ms_status md_task_obstacle(md_core *core, md_shard *shard, const md_record *record,
+                           const md_holders *found, uint32_t target) {
     if (record->is_changing || md_index_find(shard, record->hash, MD_RECORD_WRITING) != 0)
         return MS_BUSY;
     if (!found->is_reachable || !md_has_candidate(core, &found->set, target))
@@ -135,7 +126,7 @@ static void fail_at(md_task *task, md_shard *shard, const md_record *record, ms_
 static void drain_one(md_core *core, md_task *task, uint32_t shard_number, uint32_t number) {
     md_shard *shard = &core->shards[shard_number];
     const md_record *record = md_record_at(shard, number);
-    holders found;
+    md_holders found;
     holders_of(core, task, shard, record, &found);
     if (!found.has_source)
         return;
@@ -147,7 +138,7 @@ static void drain_one(md_core *core, md_task *task, uint32_t shard_number, uint3
         return;
     }
     uint32_t wanted = record->more_wanted + 1u;
-    ms_status status = obstacle(core, shard, record, &found, 0);
+    ms_status status = md_task_obstacle(core, shard, record, &found, 0);
     if (found.staying >= wanted && status != MS_BUSY) { /* there are enough without it */
         spend(core, 0);
         status = md_change_reduce(core, shard_number, number, found.live - 1, task->source, wanted);
@@ -160,7 +151,7 @@ static void drain_one(md_core *core, md_task *task, uint32_t shard_number, uint3
                                   .wanted = wanted,
                                   .may_evict = is_sole,
                                   .is_whole = !is_sole};
-        order(core, task, &change);
+        md_task_order_change(core, task, &change);
         return;
     }
     if (status == MS_OK)
@@ -173,27 +164,29 @@ static void repair_one(md_core *core, md_task *task, uint32_t shard_number, uint
     md_shard *shard = &core->shards[shard_number];
     const md_record *record = md_record_at(shard, number);
     uint32_t wanted = record->more_wanted + 1u;
-    holders found;
+    md_holders found;
     if (wanted == 1)
         return;
     holders_of(core, task, shard, record, &found);
+    if (found.live >= wanted)
+        md_spread_one(core, task, shard_number, number, &found);
     if (found.live == 0 || found.live >= wanted)
         return;
-    ms_status status = obstacle(core, shard, record, &found, 0);
+    ms_status status = md_task_obstacle(core, shard, record, &found, 0);
     if (status != MS_OK) {
         fail_at(task, shard, record, status);
         return;
     }
     md_change_order change = {
         .shard = shard_number, .record = number, .count = wanted, .wanted = wanted};
-    order(core, task, &change);
+    md_task_order_change(core, task, &change);
 }
 
 static void replicate_one(md_core *core, md_task *task, uint32_t shard_number, uint32_t number) {
     md_shard *shard = &core->shards[shard_number];
     const md_record *record = md_record_at(shard, number);
     uint32_t wanted = task->replica_count;
-    holders found;
+    md_holders found;
     holders_of(core, task, shard, record, &found);
     bool is_right = found.live == wanted && record->more_wanted + 1u == wanted;
     if (task->pass == MD_PASS_COUNT) {
@@ -205,7 +198,7 @@ static void replicate_one(md_core *core, md_task *task, uint32_t shard_number, u
     }
     if (is_right)
         return;
-    ms_status status = obstacle(core, shard, record, &found, 0);
+    ms_status status = md_task_obstacle(core, shard, record, &found, 0);
     if (found.live >= wanted && (status == MS_OK || status == MS_UNAVAILABLE)) {
         spend(core, 0);
         status = md_change_reduce(core, shard_number, number, wanted, 0, wanted);
@@ -216,7 +209,7 @@ static void replicate_one(md_core *core, md_task *task, uint32_t shard_number, u
                                   .count = wanted,
                                   .wanted = wanted,
                                   .may_evict = true};
-        order(core, task, &change);
+        md_task_order_change(core, task, &change);
         return;
     }
     if (status != MS_OK)
@@ -226,7 +219,7 @@ static void replicate_one(md_core *core, md_task *task, uint32_t shard_number, u
 static void move_one(md_core *core, md_task *task, uint32_t shard_number, uint32_t number) {
     md_shard *shard = &core->shards[shard_number];
     const md_record *record = md_record_at(shard, number);
-    holders found;
+    md_holders found;
     holders_of(core, task, shard, record, &found);
     if (!found.has_source || found.has_target)
         return;
@@ -235,7 +228,7 @@ static void move_one(md_core *core, md_task *task, uint32_t shard_number, uint32
         task->bytes_total += ms_pages_of(record->size) * MS_PAGE_SIZE;
         return;
     }
-    ms_status status = obstacle(core, shard, record, &found, task->target);
+    ms_status status = md_task_obstacle(core, shard, record, &found, task->target);
     if (status != MS_OK) {
         fail_at(task, shard, record, status);
         return;
@@ -248,7 +241,7 @@ static void move_one(md_core *core, md_task *task, uint32_t shard_number, uint32
                               .wanted = record->more_wanted + 1u,
                               .may_evict = true,
                               .is_whole = true};
-    order(core, task, &change);
+    md_task_order_change(core, task, &change);
 }
 
 void md_task_treat(md_core *core, md_task *task, uint32_t shard, uint32_t number) {

@@ -1,4 +1,5 @@
-/* When repair begins by itself, and when again (task.c). */
+/* When repair begins by itself, and when again (task.c).  It is what the index is short of, and what shares a host
+ * (task_spread.c). */
 #include "md_task.h"
 
 #define PUT_OFF_MAX 4 /* delays: a server that comes and goes must not stop all repair */
@@ -34,6 +35,7 @@ static void forget_idle_repair(md_core *core) {
 md_task *md_repair_begin(md_core *core) {
     forget_idle_repair(core);
     core->repair_members_seen = core->members_changed;
+    core->sharing_seen = core->sharing_placed;
     return md_task_begin(core, MS_TASK_REPAIR, 0);
 }
 
@@ -45,8 +47,9 @@ static uint32_t servers_taking_puts(const md_core *core) {
 }
 
 void md_repair_check(md_core *core) {
-    if (MD_COUNT(core, objects_short) == 0 || core->config.repair_delay_ms == UINT32_MAX ||
-        core->now.now_ms < core->repair_at_ms || servers_taking_puts(core) < 2)
+    if (core->config.repair_delay_ms == UINT32_MAX || core->now.now_ms < core->repair_at_ms ||
+        (MD_COUNT(core, objects_short) == 0 && !md_spread_is_due(core)) ||
+        servers_taking_puts(core) < 2)
         return;
     md_task *last = NULL;
     for (uint32_t i = 0; i < MD_TASKS_MAX; i++) {
@@ -66,7 +69,8 @@ void md_repair_check(md_core *core) {
 
 void md_repair_pass_ended(md_core *core, md_task *task) {
     bool has_moved = task->objects_done != task->pass_begun_done;
-    if (MD_COUNT(core, objects_short) != 0 && has_moved) {
+    core->repair_left = task->pass_failed != 0;
+    if ((MD_COUNT(core, objects_short) != 0 || core->repair_left) && has_moved) {
         md_task_pass_again(core, task, MD_PASS_ALL, MD_TASK_AGAIN_MS);
         return;
     }

@@ -179,6 +179,58 @@ def test_status_says_what_repair_cannot_do_until_it_can(host: Host) -> None:
         wait_until(lambda: stuck_repair(client, take(client, 0.0)) is None)
 
 
+def test_a_host_that_joins_gets_what_shared_a_host(host: Host) -> None:
+    master = host.master(repair_delay_ms=300, copy_bandwidth_bytes_per_s=2 * MIB)
+    host.server(master, name="a1", host="a", pool_size_bytes=32 * MIB)
+    with Client(master.address, strict=True) as client:
+        alone = [f"alone/{index}" for index in range(20)]
+        for key in alone:
+            client.put(key, value_of(key), replicas=2)  # for want of another server
+        host.server(master, name="a2", host="a", pool_size_bytes=32 * MIB)
+        wait_until(lambda: all(nodes_of(client, key) == ["a1", "a2"] for key in alone))
+        shared = [f"shared/{index}" for index in range(40)]
+        large = b"x" * (100 << 10)
+        for key in shared:
+            client.put(key, large, replicas=2)
+        assert client.counters().totals["replicas_share_host_total"] >= 60
+        host.server(master, name="b1", host="b")
+        began = time.monotonic()
+
+        def spread() -> int:
+            return sum("b1" in nodes_of(client, key) for key in alone + shared)
+
+        wait_until(lambda: 0 < spread() < 60)
+        repairs = [task for task in client.tasks() if task.kind == "repair"]
+        assert repairs and not repairs[0].has_ended
+        wait_until(lambda: spread() == 60)
+        # Both replicas are written anew, 8 MB in all, at 2 MiB a second.
+        assert time.monotonic() - began > 2
+        wait_until(lambda: all(task.has_ended for task in client.tasks()))
+        assert all(len(nodes_of(client, key)) == 2 for key in alone + shared)
+        all_there(client, alone)
+        assert all(client.get(key) == large for key in shared)
+        assert client.counters().totals["objects_evicted_total"] == 0
+        host.running[1].kill()  # one host with all of its servers
+        host.running[2].kill()
+        all_there(client, alone)
+        assert all(client.get(key) == large for key in shared)
+
+
+def test_status_says_that_replicas_find_no_room_on_another_host(host: Host) -> None:
+    master = host.master(repair_delay_ms=300)
+    for name in ("a1", "a2"):
+        host.server(master, name=name, host="a")
+    with Client(master.address, strict=True) as client:
+        assert client.put("key", b"x" * (2 * MIB), replicas=2)
+        host.server(master, name="b1", host="b", pool_size_bytes=1 * MIB)
+        wait_until(lambda: stuck_repair(client, take(client, 0.0)) is not None)
+        stuck = stuck_repair(client, take(client, 0.0))
+        assert stuck is not None and "1 objects (no room" in repair_line(stuck)
+        host.server(master, name="c1", host="c")
+        wait_until(lambda: "c1" in nodes_of(client, "key"))
+        wait_until(lambda: stuck_repair(client, take(client, 0.0)) is None)
+
+
 def test_a_put_that_no_server_takes_says_why(host: Host) -> None:
     master = host.master()
     with Client(master.address, strict=True) as client:
