@@ -438,11 +438,12 @@ def _variants() -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield f"global, threshold {threshold:g}", "global", {"balancing_threshold": threshold}
     yield "global, comparing costs", "global", {"compare_costs": True}
     yield "global, overlap", "global", {"overlap": True}
-    yield "global, shortest first", "global", {"order": "shortest", "aging": 0.02, "urgent_s": 5.0}
+    yield "global, planned order", "global", {"order": "planned"}
     yield "earliest", "earliest", {}
     yield "earliest, no overlap", "earliest", {"overlap": False}
     yield "ours", "ours", {}
-    yield "ours, no urgency", "ours", {"urgent_s": 0.0}
+    yield "ours, aiming at the SLO", "ours", {"target_most": 1.0, "target_gain": 0.0}
+    yield "ours, no overlap", "ours", {"overlap": False}
     yield "ours, touching sources", "ours", {"touch_source": True}
     yield "ours, copies go first", "ours", {"keep_fetched": False}
     yield "ours, copying ahead", "ours", {"replicate_interval_s": 1.0}

@@ -28,7 +28,7 @@ SELECTIONS = ("random", "least-time", "least-count", "local", "global", "earlies
 ADMISSIONS = ("all", "baseline", "early", "predicted", "oracle", "forecast")
 """In the order of the C enum."""
 EVICTIONS = ("lru", "lfu", "length-aware-tail", "length-aware-head")
-ORDERS = ("fcfs", "fcfs-ready", "shortest")
+ORDERS = ("fcfs", "fcfs-ready", "planned")
 LOADINGS = ("hidden", "serial", "layerwise")
 
 
@@ -136,12 +136,18 @@ class SchedulerConfig:
         0.0, "earliest: the same of a second of transfer: a copy takes cache from others", minimum=0
     )
     order: str = setting("fcfs", "of an instance's queue", choices=ORDERS)
-    urgent_s: float = setting(
-        0.0, "shortest: who would miss the TTFT's SLO by waiting so long goes first", minimum=0
-    )
-    aging: float = setting(
-        0.5, "shortest: seconds of computing that a second of waiting makes up for", minimum=0
-    )
+    target_most: float = setting(
+        0.6, "planned: share of the TTFT's SLO that the queues aim at when much waits; who cannot "
+        "have it may take the whole SLO", minimum=0.02, maximum=1,
+    )  # fmt: skip
+    target_miss_share: float = setting(
+        0.01, "planned: the aim falls until so many miss it: 0.01 looks after the p99",
+        minimum=0, maximum=1,
+    )  # fmt: skip
+    target_gain: float = setting(
+        0.1, "planned: how far one miss moves the aim (of its logarithm); 0: it stays where it is",
+        minimum=0, maximum=1,
+    )  # fmt: skip
     count_running: bool = setting(
         True, "the queue time has the rest of the running request in it; the papers do not say"
     )
@@ -205,9 +211,7 @@ class ReplayConfig:
 _OURS: dict[str, Any] = {
     "selection": "earliest",
     "overlap": True,
-    "order": "shortest",
-    "aging": 0.02,
-    "urgent": "5s",
+    "order": "planned",
     "touch_source": False,
 }
 

@@ -198,8 +198,9 @@ def _native_config(config: SimConfig) -> Any:
     native.selection.work_weight = scheduler.work_weight
     native.selection.copy_weight = scheduler.copy_weight
     native.order = ORDERS.index(scheduler.order)
-    native.aging = scheduler.aging
-    native.urgent_s = scheduler.urgent_s
+    native.target.most = scheduler.target_most
+    native.target.miss_share = scheduler.target_miss_share
+    native.target.gain = scheduler.target_gain
     native.counts_running = scheduler.count_running
     native.pins_queued = scheduler.pin_queued
     native.keeps_fetched = scheduler.keep_fetched

@@ -70,6 +70,41 @@ bool cd_choose_prefill(const cd_selection *selection, const cd_cost *cost, uint3
                        const cd_prefill_view *views, uint32_t count, uint64_t turn,
                        cd_prefill_choice *choice);
 
+/* Who waits at an instance, in the order of arrival. */
+typedef struct cd_waiting {
+    double waited_s, work_s;
+} cd_waiting;
+
+/* Seconds after arrival: what the first token should take, and what it may. */
+typedef struct cd_deadlines {
+    double target_s, slo_s;
+} cd_deadlines;
+
+/* A queue and room to plan it in, each for so many as wait. */
+typedef struct cd_plan {
+    cd_waiting *waiting;
+    uint32_t *sequence; /* what comes out: places of `waiting`, who is next first */
+    uint32_t *by_deadline, *heap;
+    double *left_s;
+    uint8_t *level;
+} cd_plan;
+
+/* In which order an instance computes what waits for it; it is free in free_s.  As many as possible have their first
+ * token within the target; who cannot gives way to all who can, and has the SLO as its deadline, then twice the SLO, and so
+ * on.  Within their deadlines the short ones go first. */
+void cd_plan_queue(const cd_plan *plan, const cd_deadlines *deadlines, uint32_t count,
+                   double free_s);
+
+/* How the target follows what is possible. */
+typedef struct cd_target {
+    double most;       /* of the SLO */
+    double miss_share; /* so many of all may miss it: 0.01 looks after the 99th percentile */
+    double gain;       /* of the target's logarithm, a miss */
+} cd_target;
+
+/* The target after one more first token. */
+double cd_next_target_s(const cd_target *target, double slo_s, double target_s, double ttft_s);
+
 typedef struct cd_decode_limits {
     double tbt_slo_s;
     double capacity_tokens;

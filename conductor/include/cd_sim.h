@@ -10,7 +10,7 @@
 
 /* begin cdef */
 enum { CD_LRU = 0, CD_LFU = 1, CD_LENGTH_AWARE_TAIL = 2, CD_LENGTH_AWARE_HEAD = 3 };
-enum { CD_FCFS = 0, CD_FCFS_READY = 1, CD_SHORTEST = 2 };
+enum { CD_FCFS = 0, CD_FCFS_READY = 1, CD_PLANNED = 2 };
 enum { CD_LOAD_HIDDEN = 0, CD_LOAD_SERIAL = 1, CD_LOAD_LAYERWISE = 2 };
 
 typedef struct cd_sim_config {
@@ -30,9 +30,8 @@ typedef struct cd_sim_config {
     double hop_bytes_per_token;
 
     cd_selection selection;
-    uint32_t order;  /* of an instance's queue */
-    double urgent_s; /* CD_SHORTEST: who would miss the TTFT if it waited for so long goes first */
-    double aging;    /* CD_SHORTEST: seconds of computing that a second of waiting makes up for */
+    uint32_t order;      /* of an instance's queue */
+    cd_target target;    /* CD_PLANNED */
     bool counts_running; /* the queue time has the rest of the running request in it */
     bool pins_queued;    /* what a queued request will read is not evicted */
     bool keeps_fetched;  /* a fetched copy is as good as any other block; else the first to go */

@@ -90,6 +90,9 @@ struct cd_sim {
     uint32_t flying_count;
     cd_flight *flights;
     double *columns;
+    cd_plan plan;    /* of one queue and one more request */
+    double target_s; /* the deadline that the queues are planned for now */
+    uint32_t plan_capacity;
     float *scratch;
     uint32_t output_max, blocks_max;
     /* What the scheduler has learnt from requests that finished. */
@@ -122,9 +125,11 @@ struct cd_sim {
 bool sim_schedule(cd_sim *sim, double time_s, event_kind kind, uint32_t id, uint8_t flow);
 void sim_set(cd_sim *sim, uint32_t request, uint32_t column, double value);
 double sim_queue_s(const cd_sim *sim, uint32_t instance);
-double sim_score(const cd_sim *sim, uint32_t request);
-void sim_line(const cd_sim *sim, uint32_t instance, double predicted_s, double *ahead_s,
-              double *behind);
+/* What would go before, and how many after, a request that takes so long and arrives now. */
+void sim_line(cd_sim *sim, uint32_t instance, double predicted_s, double *ahead_s, double *behind);
+/* Who is next, as a place in the queue; NONE: nobody yet. */
+uint32_t sim_next_in_queue(cd_sim *sim, uint32_t instance);
+void sim_close_plan(cd_sim *sim);
 void sim_flow(cd_sim *sim, flow_kind kind, uint32_t request, uint32_t source, uint32_t target,
               double size_bytes);
 void sim_land(cd_sim *sim, uint32_t request);

@@ -4,13 +4,6 @@
 
 #include "sim.h"
 
-double sim_queue_s(const cd_sim *sim, uint32_t instance) {
-    const prefill_node *node = &sim->prefill[instance];
-    double running_s =
-        sim->config.counts_running ? fmax(0, node->predicted_free_s - sim->now_s) : 0;
-    return fmax(0, node->queued_s) + running_s;
-}
-
 /* ---- who waits for whom ---------------------------------------------------------------------------- */
 
 bool sim_wait(cd_sim *sim, uint32_t waiter, uint32_t *waiters) {
@@ -194,70 +187,11 @@ static void begin(cd_sim *sim, uint32_t id) {
         request->has_stream_ended = true;
 }
 
-/* Who is least goes first.  Short ones before long ones is best for the mean; the longer somebody waits, the shorter it
- * counts; who would just meet its TTFT if it began now goes before all who can wait. */
-double sim_score(const cd_sim *sim, uint32_t id) {
-    const sim_request *request = &sim->requests[id];
-    if (sim->config.order != CD_SHORTEST)
-        return 0; /* the queue's own order */
-    double waited_s = sim->now_s - sim->columns[(size_t)CD_ARRIVAL * sim->trace.requests + id];
-    double slack_s = sim->config.ttft_slo_s - waited_s - request->predicted_s;
-    bool is_urgent = slack_s >= 0 && slack_s < sim->config.urgent_s && slack_s < waited_s;
-    return request->predicted_s - sim->config.aging * waited_s - (is_urgent ? 1e9 : 0);
-}
-
-/* What would go before, and how many after, a request that takes so long and arrives now. */
-void sim_line(const cd_sim *sim, uint32_t instance, double predicted_s, double *ahead_s,
-              double *behind) {
-    const prefill_node *node = &sim->prefill[instance];
-    *behind = 0;
-    *ahead_s = sim_queue_s(sim, instance);
-    if (sim->config.order != CD_SHORTEST)
-        return;
-    for (uint32_t i = 0; i < node->queue_count; i++)
-        if (sim_score(sim, node->queue[i]) > predicted_s) {
-            *ahead_s -= sim->requests[node->queue[i]].predicted_s;
-            ++*behind;
-        }
-    *ahead_s = fmax(0, *ahead_s);
-}
-
-/* Who is next, as a place in the queue; NONE: nobody can, or it is better to wait for somebody whose prefix is on its
- * way: whoever went before it would take longer than that.  Bytes under way need nobody's computing to arrive, so that no two
- * instances wait for each other. */
-static uint32_t next_in_queue(const cd_sim *sim, const prefill_node *node) {
-    if (node->queue_count == 0)
-        return NONE;
-    if (sim->config.order == CD_FCFS)
-        return sim->requests[node->queue[0]].waits_for == 0 ? 0 : NONE;
-    uint32_t best = NONE, wanted = NONE;
-    double best_score = 0, wanted_score = 0;
-    for (uint32_t i = 0; i < node->queue_count; i++) {
-        const sim_request *request = &sim->requests[node->queue[i]];
-        double score = sim_score(sim, node->queue[i]);
-        if (request->waits_for == 0 && (best == NONE || score < best_score)) {
-            best = i;
-            best_score = score;
-        }
-        if (request->is_fetching && request->waits_for == 1 &&
-            (wanted == NONE || score < wanted_score)) {
-            wanted = i;
-            wanted_score = score;
-        }
-    }
-    bool is_wanted = wanted != NONE && (best == NONE || wanted_score < best_score ||
-                                        (wanted_score <= best_score && wanted < best));
-    if (best == NONE || !is_wanted)
-        return best;
-    double ends_s = sim->now_s + sim->requests[node->queue[best]].predicted_s;
-    return ends_s <= sim->requests[node->queue[wanted]].ready_s ? best : NONE;
-}
-
 void sim_start_prefills(cd_sim *sim, uint32_t instance) {
     prefill_node *node = &sim->prefill[instance];
     if (node->is_busy)
         return;
-    uint32_t at = next_in_queue(sim, node);
+    uint32_t at = sim_next_in_queue(sim, instance);
     if (at == NONE)
         return;
     uint32_t id = node->queue[at];
@@ -285,6 +219,8 @@ void sim_end_prefill(cd_sim *sim, uint32_t id) {
     double ttft_s = sim->now_s - sim->columns[(size_t)CD_ARRIVAL * sim->trace.requests + id];
     request->begin_s = sim->now_s;
     sim_set(sim, id, CD_TTFT, ttft_s);
+    sim->target_s =
+        cd_next_target_s(&sim->config.target, sim->config.ttft_slo_s, sim->target_s, ttft_s);
     sim->mean_ttft_s += (ttft_s - sim->mean_ttft_s) * 0.02;
     sim->mean_tokens += (request->tokens - sim->mean_tokens) * 0.02;
     sim_wake(sim, &request->waiters);

@@ -295,6 +295,7 @@ cd_sim *cd_sim_open(const cd_sim_config *config, const cd_trace *trace) {
     sim->config = *config;
     sim->trace = *trace;
     sim->free_edge = NONE;
+    sim->target_s = config->target.most * config->ttft_slo_s;
     sim->turn = config->seed; /* so that seeds differ also where nothing is drawn */
     sim->index = cd_index_open(config->prefill_instances, 1, trace->distinct_blocks + 1);
     if (sim->index == NULL || !open_requests(sim) || !open_nodes(sim) || !open_learning(sim) ||
@@ -320,6 +321,7 @@ void cd_sim_close(cd_sim *sim) {
     for (uint32_t i = 0; sim->decode != NULL && i < sim->config.decode_instances; i++)
         decode_close(&sim->decode[i]);
     network_close(&sim->net);
+    sim_close_plan(sim);
     cd_index_close(sim->index);
     void *owned[] = {sim->events,       sim->requests,      sim->edges,       sim->prefill,
                      sim->decode,       sim->keys,          sim->matches,     sim->prefill_views,

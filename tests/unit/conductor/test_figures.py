@@ -60,7 +60,7 @@ def test_figures_obey_what_is_set_beside_their_policies(traces: Traces) -> None:
         )
         return FIGURES["policies"](traces, base, lambda step: None).rows
 
-    assert rows("fcfs") != rows("shortest")
+    assert rows("fcfs") != rows("planned")
 
 
 def test_a_trace_that_is_missing_says_where_it_is_from(tmp_path: Path) -> None:
