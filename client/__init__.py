@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TaskFailure,
     )
     from mooncake_store.protocol.prefix import prefix_keys
+    from mooncake_store.transfer_engine.priority import Priority, Share
 
 __all__ = [
     "AsyncClient",
@@ -42,8 +43,10 @@ __all__ = [
     "OpenPut",
     "ParallelShape",
     "PrefixMatch",
+    "Priority",
     "ReplicaPlace",
     "ReplicaStat",
+    "Share",
     "Statistics",
     "StoreEvent",
     "Task",
@@ -58,6 +61,8 @@ _FILES = {
     "AsyncClient": "client.async_client",
     "CacheIdentity": "client.identity",
     "ParallelShape": "client.identity",
+    "Priority": "transfer_engine.priority",
+    "Share": "transfer_engine.priority",
     "prefix_keys": "protocol.prefix",
 }
 

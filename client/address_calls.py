@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from mooncake_store.client import native as _native
 from mooncake_store.client.calls import Calls
-from mooncake_store.client.core import pin_deadline_ms
+from mooncake_store.client.core import pin_deadline_ms, read_share
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from mooncake_store.client.options import PutOptions
+    from mooncake_store.transfer_engine.priority import Priority, Share
 
 __all__ = ["AddressCalls"]
 
@@ -60,6 +61,8 @@ class AddressCalls(Calls):
         *,
         offsets: Sequence[int] | None = None,
         exact: bool = False,
+        priority: Priority | None = None,
+        share: Share | None = None,
         timeout_s: float | None = None,
     ) -> builtins.list[int]:
         """Read objects into raw memory; return the bytes read, or minus the `Status`.
@@ -71,6 +74,8 @@ class AddressCalls(Calls):
             offsets: For each key where in the object to begin; then as much is read as there is
                 room for. None: whole objects, and too little room is `BUFFER_TOO_SMALL`.
             exact: Too much room is `OUT_OF_RANGE`.
+            priority: As of get.
+            share: As of get.
             timeout_s: Deadline of the batch.
 
         Raises:
@@ -86,7 +91,7 @@ class AddressCalls(Calls):
             ([6], b'twoone')
         """
         read: builtins.list[int] = _c.client_get_addresses(
-            self._handle, keys, addresses, sizes, offsets, exact,
+            self._handle, keys, addresses, sizes, offsets, exact, read_share(priority, share),
             self._timeout_s if timeout_s is None else timeout_s,
         )  # fmt: skip
         return read

@@ -19,6 +19,7 @@ from mooncake_store.client.core import (
     keys_of,
     per_key,
     pin_deadline_ms,
+    read_share,
 )
 from mooncake_store.client.native import lib
 from mooncake_store.client.opening import open_handle
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         Task,
     )
     from mooncake_store.client.steps import Read, Steps
+    from mooncake_store.transfer_engine.priority import Priority, Share
 
 __all__ = ["AsyncClient"]
 
@@ -213,43 +215,96 @@ class AsyncClient:
 
     # ---- reading ----
 
-    async def get(self, key: str, *, timeout_s: float | None = None) -> bytes | None:
+    async def get(
+        self,
+        key: str,
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes | None:
         """As `Client.get`."""
-        value: bytes | None = await self._read(Operation.GET, key, miss=None, timeout_s=timeout_s)
+        value: bytes | None = await self._read(
+            Operation.GET, key, read_share(priority, share),
+            miss=None, timeout_s=timeout_s,
+        )  # fmt: skip
         return value
 
     async def get_into(
-        self, key: str, buffer: Memory, *, timeout_s: float | None = None
+        self,
+        key: str,
+        buffer: Memory,
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
     ) -> int | None:
         """As `Client.get_into`; when it is cancelled it ends only once the buffer is left alone."""
         size: int | None = await self._read(
-            Operation.GET_INTO, key, buffer, miss=None, timeout_s=timeout_s
+            Operation.GET_INTO,
+            key,
+            buffer,
+            read_share(priority, share),
+            miss=None,
+            timeout_s=timeout_s,
         )
         return size
 
     async def get_range(
-        self, key: str, buffer: Memory, offset: int, *, timeout_s: float | None = None
+        self,
+        key: str,
+        buffer: Memory,
+        offset: int,
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
     ) -> int | None:
         """As `Client.get_range`."""
         if not 0 <= offset < 2**63:
             raise RequestError(f"offset is a number of bytes, not {offset}", key=key)
         size: int | None = await self._read(
-            Operation.GET_RANGE, key, buffer, offset, miss=None, timeout_s=timeout_s
+            Operation.GET_RANGE,
+            key,
+            buffer,
+            offset,
+            read_share(priority, share),
+            miss=None,
+            timeout_s=timeout_s,
         )
         return size
 
     async def get_batch(
-        self, keys: Sequence[str], *, timeout_s: float | None = None
+        self,
+        keys: Sequence[str],
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
     ) -> builtins.list[bytes | StoreError | None]:
         """As `Client.get_batch`."""
-        return await self._read_batch(Operation.GET, list(keys), miss=None, timeout_s=timeout_s)
+        return await self._read_batch(
+            Operation.GET, list(keys), read_share(priority, share),
+            miss=None, timeout_s=timeout_s,
+        )  # fmt: skip
 
     async def get_batch_into(
-        self, keys: Sequence[str], buffers: Sequence[Memory], *, timeout_s: float | None = None
+        self,
+        keys: Sequence[str],
+        buffers: Sequence[Memory],
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
     ) -> builtins.list[int | StoreError | None]:
         """As `Client.get_batch_into`."""
         return await self._read_batch(
-            Operation.GET_INTO, list(keys), list(buffers), miss=None, timeout_s=timeout_s
+            Operation.GET_INTO,
+            list(keys),
+            list(buffers),
+            read_share(priority, share),
+            miss=None,
+            timeout_s=timeout_s,
         )
 
     async def exists(self, key: str, *, timeout_s: float | None = None) -> bool:

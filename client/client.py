@@ -19,6 +19,7 @@ from mooncake_store.client.core import (
     keys_of,
     per_key,
     pin_deadline_ms,
+    read_share,
 )
 from mooncake_store.client.memory_calls import MemoryCalls
 from mooncake_store.client.native import ffi, lib
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         ObjectStat,
         Statistics,
     )
+    from mooncake_store.transfer_engine.priority import Priority, Share
 
 __all__ = ["Client", "PrefixMatch"]
 
@@ -128,8 +130,22 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
 
     # ---- reading ----
 
-    def get(self, key: str, *, timeout_s: float | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes | None:
         """Return the object's bytes, or None when it is not there.
+
+        Args:
+            key: The object.
+            priority: Among what this client moves over a network; None: URGENT.
+                `Priority.PREFETCH` for what somebody may wait for later.
+            share: Whose bytes these are, among those of one priority; None: nobody's.
+            timeout_s: Deadline.
 
         Example:
             >>> store.get("absent") is None
@@ -137,18 +153,30 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
         """
         try:
             value: bytes | None = _c.client_get(
-                self._handle, key, self._timeout_s if timeout_s is None else timeout_s
-            )
+                self._handle, key,
+                None if priority is None and share is None else read_share(priority, share),
+                self._timeout_s if timeout_s is None else timeout_s,
+            )  # fmt: skip
             return value
         except StoreError as error:
             return self._core.failed(error, None)
 
-    def get_into(self, key: str, buffer: Memory, *, timeout_s: float | None = None) -> int | None:
+    def get_into(
+        self,
+        key: str,
+        buffer: Memory,
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
+    ) -> int | None:
         """Read the object into `buffer` and return its size, or None when it is not there.
 
         Args:
             key: The object.
             buffer: Writable memory, or (address, length).
+            priority: As of get.
+            share: As of get.
             timeout_s: Deadline.
 
         Raises:
@@ -161,14 +189,23 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
         """
         try:
             size: int | None = _c.client_get_into(
-                self._handle, key, buffer, self._timeout_s if timeout_s is None else timeout_s
-            )
+                self._handle, key, buffer,
+                None if priority is None and share is None else read_share(priority, share),
+                self._timeout_s if timeout_s is None else timeout_s,
+            )  # fmt: skip
             return size
         except StoreError as error:
             return self._core.failed(error, None)
 
     def get_range(
-        self, key: str, buffer: Memory, offset: int, *, timeout_s: float | None = None
+        self,
+        key: str,
+        buffer: Memory,
+        offset: int,
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
     ) -> int | None:
         """Read the object's bytes from `offset` on into `buffer`.
 
@@ -176,6 +213,8 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
             key: The object.
             buffer: As of get_into; as many bytes are read as it has room for, or as there are.
             offset: Where to begin.
+            priority: As of get.
+            share: As of get.
             timeout_s: Deadline.
 
         Returns:
@@ -192,6 +231,7 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
         try:
             size: int | None = _c.client_get_range(
                 self._handle, key, buffer, offset,
+                None if priority is None and share is None else read_share(priority, share),
                 self._timeout_s if timeout_s is None else timeout_s,
             )  # fmt: skip
             return size
@@ -199,7 +239,12 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
             return self._core.failed(error, None)
 
     def get_batch(
-        self, keys: Sequence[str], *, timeout_s: float | None = None
+        self,
+        keys: Sequence[str],
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
     ) -> builtins.list[bytes | StoreError | None]:
         """Return one result a key: bytes, None for a miss, a StoreError for a mistake.
 
@@ -208,10 +253,18 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
             >>> store.get_batch(["a/2", "a/3", "a/1"])
             [b'two', None, b'one']
         """
-        return self._read_batch(_c.client_get, (list(keys),), len(keys), None, timeout_s)
+        return self._read_batch(
+            _c.client_get, (list(keys), read_share(priority, share)), len(keys), None, timeout_s
+        )
 
     def get_batch_into(
-        self, keys: Sequence[str], buffers: Sequence[Memory], *, timeout_s: float | None = None
+        self,
+        keys: Sequence[str],
+        buffers: Sequence[Memory],
+        *,
+        priority: Priority | None = None,
+        share: Share | None = None,
+        timeout_s: float | None = None,
     ) -> builtins.list[int | StoreError | None]:
         """Read objects into buffers; one result a key, as of get_into.
 
@@ -221,7 +274,11 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
             [3]
         """
         return self._read_batch(
-            _c.client_get_into, (list(keys), list(buffers)), len(keys), None, timeout_s
+            _c.client_get_into,
+            (list(keys), list(buffers), read_share(priority, share)),
+            len(keys),
+            None,
+            timeout_s,
         )
 
     def exists(self, key: str, *, timeout_s: float | None = None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mooncake_store.config import MIB, setting
+from mooncake_store.transfer_engine.priority import CLASS_WEIGHTS
 
 __all__ = ["CHECKSUMS", "ClientConfig"]
 
@@ -38,6 +39,10 @@ class ClientConfig:
     )
     stream_copy_size_bytes: int = setting(
         0, "non-temporal stores from this size; 0: 256 KiB; lower where a device reads the memory"
+    )
+    class_weights: tuple[str, ...] = setting(
+        CLASS_WEIGHTS,
+        "how the priorities of this client's reads and writes share a network; each 1 to 1024",
     )
     use_local_paths: bool = setting(True, "shared memory and Unix sockets where the peer is here")
     checksums: str = setting(

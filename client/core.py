@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.errors import ClosedError, InvalidKeyError, RequestError, StoreError
+from mooncake_store.transfer_engine.priority import Priority, Share
 
 __all__ = [
     "PUT_HARD_PIN",
@@ -25,6 +26,8 @@ __all__ = [
     "keys_of",
     "per_key",
     "pin_deadline_ms",
+    "read_share",
+    "share_of",
 ]
 
 PUT_UPSERT, PUT_HARD_PIN, PUT_SOFT_PIN, PUT_STRICT = 1, 2, 4, 8  # ms_put_flag
@@ -70,6 +73,25 @@ def per_key(key: str | Sequence[str], results: Any) -> Any:
 def pin_deadline_ms(pin_timeout_s: float | None) -> int:
     """Return a pin's deadline as C takes it; 0: the session's end."""
     return 0 if pin_timeout_s is None else max(1, round(pin_timeout_s * 1000))
+
+
+def share_of(
+    priority: Priority | None, share: Share | None, usual: Priority
+) -> tuple[int, int, int] | None:
+    """Return a priority and a share as C takes them; None when nothing was said."""
+    if priority is None and share is None:
+        return None
+    try:
+        number = int(Priority(usual if priority is None else priority))
+    except ValueError as error:
+        names = ", ".join(f"Priority.{item.name}" for item in Priority)
+        raise RequestError(f"priority: one of {names}, not {priority!r}") from error
+    return (number, 1, 0) if share is None else (number, share.weight, share.number)
+
+
+def read_share(priority: Priority | None, share: Share | None) -> tuple[int, int, int] | None:
+    """Return the same of a read."""
+    return share_of(priority, share, Priority.URGENT)
 
 
 def encode_key(key: str) -> bytes:
@@ -128,6 +150,8 @@ class ClientCore:
         parent: str | None = None,
         group: int = 0,
         preferred_server: int | None = None,
+        priority: Priority | None = None,
+        share: Share | None = None,
     ) -> tuple[Any, ...] | None:
         count = self.config.replicas if replicas is None else replicas
         least = 1 if min_replicas is None else min_replicas
@@ -156,8 +180,9 @@ class ClientCore:
             parent,
             chain,
             group,
+            share_of(priority, share, Priority.NORMAL),
         )
-        return None if packed == (1, 1, 0, 0, 0, None, False, 0) else packed
+        return None if packed == (1, 1, 0, 0, 0, None, False, 0, None) else packed
 
     # ---- outcomes ------------------------------------------------------------------------------
 

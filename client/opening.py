@@ -10,6 +10,7 @@ from mooncake_store.client.address import MasterAddress, cluster_of, parse_maste
 from mooncake_store.client.config import CHECKSUMS
 from mooncake_store.client.native import deadline_ns, failure_error, ffi, lib
 from mooncake_store.errors import RequestError, Status, StoreError
+from mooncake_store.transfer_engine.priority import parse_class_weights
 from mooncake_store.transfer_engine.spinners import share_spinners
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def _open_at(core: ClientCore, address: MasterAddress, timeout_s: float) -> int:
     given.worker_threads = config.worker_threads
     given.stream_copy_bytes = config.stream_copy_size_bytes
     given.staging_bytes = config.staging_size_bytes
+    given.class_weights = parse_class_weights(config.class_weights)
     given.allow_local = config.use_local_paths
     given.allow_relay = config.use_relay
     given.wait_for_master = config.wait_for_master

@@ -1,10 +1,12 @@
-"""What may be said of a put, the same for every call that stores."""
+"""What may be said of a call, the same for every call of its kind."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["PutOptions"]
+from mooncake_store.transfer_engine.priority import Priority, Share
+
+__all__ = ["Priority", "PutOptions", "Share"]
 
 
 class PutOptions(TypedDict, total=False):
@@ -19,6 +21,8 @@ class PutOptions(TypedDict, total=False):
         parent: Key of the object that this one continues: it is evicted before its parent.
         group: Objects of a group leave together; 0: none.
         preferred_server: Number of the server (see `members`) to be filled first.
+        priority: Among what this client moves to the same servers; None: NORMAL.
+        share: Whose bytes these are, among those of one priority; None: nobody's.
     """
 
     replicas: int | None
@@ -29,3 +33,5 @@ class PutOptions(TypedDict, total=False):
     parent: str | None
     group: int
     preferred_server: int | None
+    priority: Priority | None
+    share: Share | None

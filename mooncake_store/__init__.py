@@ -18,6 +18,8 @@ __all__ = [
     "CacheIdentity",
     "Client",
     "ParallelShape",
+    "Priority",
+    "Share",
     "StoreError",
     "__version__",
     "prefix_keys",
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
         CacheIdentity,
         Client,
         ParallelShape,
+        Priority,
+        Share,
         prefix_keys,
     )
     from mooncake_store.errors import StoreError
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     # The C extension is loaded when it is used: `mooncake-store --version` needs none of it.
-    if name in ("AsyncClient", "CacheIdentity", "Client", "ParallelShape", "prefix_keys"):
+    if name in __all__ and name not in ("StoreError", "__version__"):
         import mooncake_store.client as client
 
         return getattr(client, name)

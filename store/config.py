@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mooncake_store.config import GIB, MIB, setting
 from mooncake_store.errors import ConfigError
 from mooncake_store.runtime import is_loopback
+from mooncake_store.transfer_engine.priority import CLASS_WEIGHTS
 
 __all__ = ["StoreServerConfig"]
 
@@ -89,6 +90,11 @@ class StoreServerConfig:
     views_max: int = setting(65_536, "views open at a time", minimum=1, maximum=2**24)
     copies_max: int = setting(
         2, "objects pulled from other servers at a time", minimum=1, maximum=64
+    )
+    class_weights: tuple[str, ...] = setting(
+        CLASS_WEIGHTS,
+        "how the priorities of what this server fetches from others share a network (copies are "
+        "background); each 1 to 1024",
     )
     io_threads: int = setting(
         2,

@@ -16,6 +16,7 @@ from mooncake_store.errors import ClosedError, InUseError, LimitError, Status, e
 from mooncake_store.runtime import boot_id
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.transfer_engine.engine import TransferEngine
+from mooncake_store.transfer_engine.priority import parse_class_weights
 from mooncake_store.transfer_engine.spinners import share_spinners
 
 __all__ = ["Counter", "Place", "ServerStatus", "StoreService", "read_identity"]
@@ -144,6 +145,7 @@ class StoreService:
         native.epoch_floor = epoch_floor
         native.incarnation_floor = incarnation_floor
         native.engine.io_threads = config.io_threads
+        native.engine.class_weights = parse_class_weights(config.class_weights)
         native.engine.connections_accepted_max = config.connections_max
         for field in ("views_max", "copies_max", "touch_permille", "port", "huge_pages"):
             setattr(native, field, getattr(config, field))

@@ -39,8 +39,13 @@ from mooncake_store.errors import (
 from mooncake_store.protocol.frames.transfer import Regions
 from mooncake_store.protocol.methods import Method
 from mooncake_store.runtime import runtime_dir
-from mooncake_store.transfer_engine.explanation import Explanation, Priority, RailUse, RailView
+from mooncake_store.transfer_engine.explanation import Explanation, RailUse, RailView
 from mooncake_store.transfer_engine.pairing import rails_to
+from mooncake_store.transfer_engine.priority import (
+    CLASS_WEIGHTS,
+    Priority,
+    parse_class_weights,
+)
 from mooncake_store.transfer_engine.topology import Topology, from_json, to_json
 
 __all__ = [
@@ -143,6 +148,8 @@ class EngineConfig:
         stream_copy_bytes: Copies from this size pass the caches by.
         helper_copy_bytes: Copies from this size use a second thread.
         stall_timeout_s: A frame that a peer has begun must end within this.
+        class_weights: How the priorities share, `("urgent=64", "prefetch=2")`; what is not named
+            keeps its default.
     """
 
     io_threads: int | None = None
@@ -150,6 +157,7 @@ class EngineConfig:
     stream_copy_bytes: int = 0
     helper_copy_bytes: int = 0
     stall_timeout_s: float = 0.0
+    class_weights: tuple[str, ...] = CLASS_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -899,6 +907,7 @@ def _c_config(config: EngineConfig) -> Any:
     for name in ("worker_threads", "stream_copy_bytes", "helper_copy_bytes"):
         if value := getattr(config, name):
             setattr(made, name, value)
+    made.class_weights = parse_class_weights(config.class_weights)
     if config.stall_timeout_s:
         made.stall_timeout_ms = int(config.stall_timeout_s * 1000)
     return made

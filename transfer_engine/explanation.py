@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from mooncake_store.errors import Status
 
-__all__ = ["Explanation", "Priority", "RailUse", "RailView"]
-
-
-class Priority(IntEnum):
-    """Who goes first where requests share a peer's rails: 8 parts, 64, 1 and 4 parts."""
-
-    NORMAL = 0  # puts
-    URGENT = 1  # somebody waits for it: a get before a prefill
-    BACKGROUND = 2  # replication, moving to other tiers
-    PREFETCH = 3  # a get that somebody may wait for later
+__all__ = ["Explanation", "RailUse", "RailView"]
 
 
 @dataclass(frozen=True, slots=True)

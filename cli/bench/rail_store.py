@@ -20,13 +20,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from mooncake_store import Client
+from mooncake_store import Client, Priority, Share
 from mooncake_store.cli.bench.rail_node import pattern
 from mooncake_store.cli.processes import Child
 
 MIB = 1 << 20
 READY_S = 60.0
 THREADS = 2  # one call prepares while the bytes of another are on their way
+CALLS = 4  # of a flow that contends with others: it always has something that waits
 
 
 def serve(memory_bytes: int, hosts: list[str]) -> None:
@@ -133,6 +134,41 @@ class Asking:
         for put in (*keys, *(each for of in left for each in of)):
             self._remove(put)
         return {"seconds": took}
+
+    def contend(
+        self, opcode: int, size: int, seconds: float, flows: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Move without end in several flows at once; the bytes that each moved.
+
+        Each has a priority and, or not, a tenant and a weight, and `CALLS` calls under way.
+        """
+        keys = self._put(size, 0, size)
+
+        def turns(flow: dict[str, Any], number: int, ends: float) -> int:
+            named: dict[str, Any] = {"priority": Priority[flow["priority"].upper()]}
+            if "tenant" in flow:
+                named["share"] = Share(flow["tenant"], flow["weight"])
+            target, moved = bytearray(size), 0
+            while time.monotonic() < ends:
+                if opcode == 0:
+                    self._store.get_into(keys[0], target, **named)
+                else:
+                    key = f"{threading.get_ident()}-{number}"
+                    self._store.put(key, memoryview(self._bytes)[:size], **named)
+                    self._remove([key])
+                moved += size if time.monotonic() < ends else 0
+            return moved
+
+        turns(flows[0], 0, time.monotonic() + 0.5)  # opens the rails, for which nobody waits
+        ends = time.monotonic() + seconds
+        with ThreadPoolExecutor(CALLS * len(flows)) as pool:
+            calls = [
+                [pool.submit(turns, flow, number, ends) for number in range(CALLS)]
+                for flow in flows
+            ]
+            moved = [sum(call.result() for call in of) for of in calls]
+        self._remove(keys)
+        return {"moved": moved}
 
     def start(self, opcode: int, size: int) -> dict[str, Any]:
         """Move without end, two calls at a time, noting when how much has arrived."""

@@ -33,11 +33,12 @@ typedef struct cl_config {
     uint32_t connections_max;    /* to each peer; default 8 */
     uint32_t worker_threads;     /* default 2 */
     uint32_t stream_copy_bytes;  /* 0 = the engine's default */
-    uint32_t staging_bytes;   /* shared staging memory of a put on the same host; default 4 MiB */
-    uint32_t allow_local;     /* 0: never shared memory or Unix sockets (to measure TCP) */
-    uint32_t allow_relay;     /* 0: put_end is always sent by the client itself */
-    uint32_t checksums;       /* cl_checksums; default CL_CHECKSUMS_OFF */
-    uint32_t wait_for_master; /* opening waits for a master that is not there yet; default 1 */
+    uint32_t staging_bytes;    /* shared staging memory of a put on the same host; default 4 MiB */
+    uint32_t allow_local;      /* 0: never shared memory or Unix sockets (to measure TCP) */
+    uint32_t allow_relay;      /* 0: put_end is always sent by the client itself */
+    uint32_t checksums;        /* cl_checksums; default CL_CHECKSUMS_OFF */
+    uint32_t wait_for_master;  /* opening waits for a master that is not there yet; default 1 */
+    uint32_t class_weights[4]; /* as te_engine_config has them */
 } cl_config;
 
 /* What went wrong, for one exception. */
@@ -132,7 +133,8 @@ typedef struct cl_put_options {
     ms_hash parent; /* of the first item; 0 = none */
     bool chain;     /* item i is the parent of item i + 1 */
     uint64_t group;
-    uint32_t timeout_ms; /* the call's, for the put's deadline */
+    uint32_t timeout_ms;              /* the call's, for the put's deadline */
+    const te_transfer_options *share; /* NULL: NORMAL */
 } cl_put_options;
 
 typedef struct cl_view {
@@ -157,8 +159,9 @@ ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t dea
                     cl_failure *failure);
 /* Whether the location of this key is cached, and how large the object then is.  Never blocks. */
 bool cl_locate_cached(cl_client *client, cl_item *item);
-ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
-                 cl_failure *failure);
+/* `share`: how its bytes go among others; NULL: URGENT. */
+ms_status cl_get(cl_client *client, cl_item *items, size_t count, const te_transfer_options *share,
+                 int64_t deadline_ns, cl_failure *failure);
 ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_options *options,
                  int64_t deadline_ns, cl_failure *failure);
 ms_status cl_remove(cl_client *client, cl_item *items, size_t count, bool force,

@@ -235,8 +235,8 @@ void cl_lane_close(cl_client *client);
 
 /* As cl_get and cl_locate, of items whose locations are all known here.  PENDING: the master has to be asked, or a
  * store server waited for that does not answer, and nothing has been said about any item; call the other one. */
-ms_status cl_get_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
-                       cl_failure *failure);
+ms_status cl_get_known(cl_client *client, cl_item *items, size_t count,
+                       const te_transfer_options *share, int64_t deadline_ns, cl_failure *failure);
 ms_status cl_locate_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
                           cl_failure *failure);
 

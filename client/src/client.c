@@ -246,6 +246,7 @@ ms_status cl_open(const cl_config *config, int64_t deadline_ns, uint64_t *handle
     engine_config.worker_threads = config->worker_threads;
     if (config->worker_threads == 0)
         engine_config.helper_copy_bytes = 0;
+    memcpy(engine_config.class_weights, config->class_weights, sizeof config->class_weights);
     if (config->stream_copy_bytes != 0)
         engine_config.stream_copy_bytes = config->stream_copy_bytes;
 

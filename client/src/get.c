@@ -223,7 +223,8 @@ static bool is_of(const read_state *state, const cl_node *node, bool is_hurried)
 
 /* Reads of one node: every pending item that chose it.  Items end OK, stay pending, or turn stale. */
 static void read_node(cl_client *client, cl_node *node, bool is_hurried, cl_item *items,
-                      read_state *states, size_t count, int64_t deadline_ns, cl_failure *failure) {
+                      read_state *states, size_t count, const te_transfer_options *share,
+                      int64_t deadline_ns, cl_failure *failure) {
     size_t reads = 0;
     uint64_t bytes = 0;
     bool is_alone = false;
@@ -285,7 +286,7 @@ static void read_node(cl_client *client, cl_node *node, bool is_hurried, cl_item
         reads = at;
         static const te_transfer_options foreground = {.priority = TE_PRIORITY_URGENT};
         status = te_read_as(
-            node->reading, read_items, targets, reads, results, &foreground,
+            node->reading, read_items, targets, reads, results, share != NULL ? share : &foreground,
             limit_of(node, is_hurried, is_alone ? bytes * ALONE_TIMES : bytes, deadline_ns));
     }
     if (status == MS_OK)
@@ -456,7 +457,8 @@ static bool has_choice(const read_state *states, size_t count) {
 
 /* Reads whatever has a location.  False: it would have to wait for somebody who does not answer, and may not. */
 static bool read_located(cl_client *client, cl_item *items, read_state *states, size_t count,
-                         bool may_wait, int64_t deadline_ns, cl_failure *failure) {
+                         bool may_wait, const te_transfer_options *share, int64_t deadline_ns,
+                         cl_failure *failure) {
     bool any = false;
     uint64_t batch_bytes = 0;
     for (size_t i = 0; i < count; i++)
@@ -483,7 +485,8 @@ static bool read_located(cl_client *client, cl_item *items, read_state *states, 
         }
     for (size_t i = 0; i < count; i++)
         if (states[i].node != NULL && states[i].is_hurried)
-            read_node(client, states[i].node, true, items, states, count, deadline_ns, failure);
+            read_node(client, states[i].node, true, items, states, count, share, deadline_ns,
+                      failure);
     /* Those that answer first. */
     for (int state = CL_BREAKER_CLOSED; state <= CL_BREAKER_OPEN; state++)
         for (size_t i = 0; i < count; i++)
@@ -492,7 +495,7 @@ static bool read_located(cl_client *client, cl_item *items, read_state *states, 
                 if (!may_wait)
                     return false; /* it has fallen silent meanwhile */
                 cl_node_settle(client, states[i].node, deadline_ns);
-                read_node(client, states[i].node, false, items, states, count, deadline_ns,
+                read_node(client, states[i].node, false, items, states, count, share, deadline_ns,
                           failure);
             }
     return true;
@@ -547,7 +550,7 @@ static bool is_common(const cl_item *items, size_t count, ms_status status) {
 
 /* !may_ask: PENDING where the master would be asked, or somebody waited for who does not answer. */
 static ms_status get(cl_client *client, cl_item *items, size_t count, bool may_ask,
-                     int64_t deadline_ns, cl_failure *failure) {
+                     const te_transfer_options *share, int64_t deadline_ns, cl_failure *failure) {
     read_state scratch[CL_SCRATCH_ITEMS], *states = scratch;
     size_t pending = cl_hash_items(client, items, count);
     if (count > CL_SCRATCH_ITEMS) {
@@ -568,7 +571,7 @@ static ms_status get(cl_client *client, cl_item *items, size_t count, bool may_a
         size_t missing = count_waiting(items, states, count, false);
         /* What is known does not wait for the master. */
         if (missing < pending &&
-            !read_located(client, items, states, count, may_ask, deadline_ns, failure)) {
+            !read_located(client, items, states, count, may_ask, share, deadline_ns, failure)) {
             status = MS_PENDING;
             break;
         }
@@ -595,14 +598,14 @@ static ms_status get(cl_client *client, cl_item *items, size_t count, bool may_a
     return status;
 }
 
-ms_status cl_get(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
-                 cl_failure *failure) {
-    return get(client, items, count, true, deadline_ns, failure);
+ms_status cl_get(cl_client *client, cl_item *items, size_t count, const te_transfer_options *share,
+                 int64_t deadline_ns, cl_failure *failure) {
+    return get(client, items, count, true, share, deadline_ns, failure);
 }
 
-ms_status cl_get_known(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
-                       cl_failure *failure) {
-    return get(client, items, count, false, deadline_ns, failure);
+ms_status cl_get_known(cl_client *client, cl_item *items, size_t count,
+                       const te_transfer_options *share, int64_t deadline_ns, cl_failure *failure) {
+    return get(client, items, count, false, share, deadline_ns, failure);
 }
 
 ms_status cl_view_open(cl_client *client, cl_item *item, cl_view *view, int64_t deadline_ns,

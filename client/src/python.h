@@ -66,6 +66,7 @@ typedef struct cl_job {
         *parts;        /* of all items, where these were given as addresses; NULL: they were not */
     PyObject **values; /* bytes being filled (CL_GET) */
     cl_put_options put;
+    te_transfer_options share; /* is_meant: it was given */
     bool force, pin;
     uint32_t pin_deadline_ms;
     size_t matched;
@@ -108,8 +109,9 @@ PyObject *cl_job_result(cl_job *job);
 /* Makes the exception for a status; item NULL: none in particular. */
 PyObject *cl_make_error(const cl_job *job, const cl_item *item, ms_status status);
 int cl_python_init(PyObject *make_error);
-/* options: None or a tuple, see python_job.c. */
+/* options, share: None or a tuple, see python_job.c. */
 int cl_job_take_put_options(cl_job *job, PyObject *options);
+int cl_job_take_share(cl_job *job, PyObject *share);
 
 extern PyMethodDef cl_async_methods[], cl_address_methods[];
 

@@ -183,12 +183,15 @@ static PyObject *call_exists(PyObject *self, PyObject *const *arguments, Py_ssiz
 static PyObject *call_get(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
     (void)self;
     cl_job job;
-    if (check_count(count, 7) != 0 || open_job(&job, arguments[0], arguments[1], arguments[6]) != 0)
+    bool has_share = count == 8;
+    if (check_count(count, 7 + has_share) != 0 ||
+        open_job(&job, arguments[0], arguments[1], arguments[count - 1]) != 0)
         return NULL;
     job.operation = CL_GET_INTO;
     PyObject *result = NULL;
     if (take_addresses(&job, arguments[2], arguments[3]) == 0 &&
-        take_offsets(&job, arguments[4]) == 0) {
+        take_offsets(&job, arguments[4]) == 0 &&
+        (!has_share || cl_job_take_share(&job, arguments[6]) == 0)) {
         run(&job);
         result = numbers(&job, PyObject_IsTrue(arguments[5]) == 1);
     }
@@ -220,7 +223,7 @@ static PyObject *call_put(PyObject *self, PyObject *const *arguments, Py_ssize_t
 PyMethodDef cl_address_methods[] = {
     FAST("client_exists_numbers", call_exists, "exists(handle, keys, lease_ms or 0, timeout_s)"),
     FAST("client_get_addresses", call_get,
-         "get(handle, keys, addresses, sizes, offsets or None, exact, timeout_s)"),
+         "get(handle, keys, addresses, sizes, offsets or None, exact, [share or None,] timeout_s)"),
     FAST("client_put_addresses", call_put,
          "put(handle, keys, addresses, sizes, options, timeout_s)"),
     {NULL, NULL, 0, NULL},

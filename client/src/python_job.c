@@ -213,13 +213,39 @@ static int take_memories(cl_job *job, PyObject *memories, bool writable) {
     return 0;
 }
 
-/* options: None or a tuple (replicas, min_replicas, flags, preferred_server, ttl_ms, parent or None, chain, group). */
+/* share: None or a tuple (priority, weight, tenant). */
+int cl_job_take_share(cl_job *job, PyObject *share) {
+    if (share == Py_None)
+        return 0;
+    if (!PyTuple_Check(share) || PyTuple_Size(share) != 3) {
+        PyErr_SetString(PyExc_TypeError, "a share is a tuple of 3");
+        return -1;
+    }
+    unsigned long priority = PyLong_AsUnsignedLong(PyTuple_GetItem(share, 0));
+    unsigned long weight = PyLong_AsUnsignedLong(PyTuple_GetItem(share, 1));
+    uint64_t tenant = PyLong_AsUnsignedLongLong(PyTuple_GetItem(share, 2));
+    if (PyErr_Occurred())
+        return -1;
+    if (priority > TE_PRIORITY_PREFETCH || weight == 0 || weight > 1024) {
+        PyErr_SetString(PyExc_ValueError, "no such priority, or a weight that is not 1 to 1024");
+        return -1;
+    }
+    job->share = (te_transfer_options){
+        .priority = (int32_t)priority, .weight = (uint32_t)weight, .tenant = tenant, .is_meant = 1};
+    return 0;
+}
+
+static const te_transfer_options *share_of(const cl_job *job) {
+    return job->share.is_meant ? &job->share : NULL;
+}
+
+/* options: None or a tuple (replicas, min_replicas, flags, preferred_server, ttl_ms, parent or None, chain, group, share). */
 int cl_job_take_put_options(cl_job *job, PyObject *options) {
     job->put = (cl_put_options){.replica_count = 1, .replica_count_min = 1};
     if (options == Py_None)
         return 0;
-    if (!PyTuple_Check(options) || PyTuple_Size(options) != 8) {
-        PyErr_SetString(PyExc_TypeError, "put options are a tuple of 8");
+    if (!PyTuple_Check(options) || PyTuple_Size(options) != 9) {
+        PyErr_SetString(PyExc_TypeError, "put options are a tuple of 9");
         return -1;
     }
     unsigned long numbers[4];
@@ -247,7 +273,7 @@ int cl_job_take_put_options(cl_job *job, PyObject *options) {
     }
     job->put.chain = PyObject_IsTrue(PyTuple_GetItem(options, 6)) == 1;
     job->put.group = PyLong_AsUnsignedLongLong(PyTuple_GetItem(options, 7));
-    return PyErr_Occurred() ? -1 : 0;
+    return PyErr_Occurred() ? -1 : cl_job_take_share(job, PyTuple_GetItem(options, 8));
 }
 
 static int take_timeout(cl_job *job, PyObject *timeout) {
@@ -285,7 +311,7 @@ static int take_command(cl_job *job, PyObject *const *arguments) {
 
 /* handle, keys, then by operation:  get_into, put: buffers;  put: options;  remove: force;
  * match_prefix: pin, pin_deadline_ms;  pin: pin_deadline_ms;  last: timeout_s.
- * get_range: buffers, offset;  command: handle, method, flags, body, numbered, timeout_s. */
+ * get, get_into, get_range: share, or not;  get_range: buffers, offset;  command: handle, method, flags, body, numbered, timeout_s. */
 int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments,
                  Py_ssize_t count) {
     static const Py_ssize_t counts[] = {3, 3, 4, 5, 4, 5, 4, 3, 3, 3, 6, 5};
@@ -309,7 +335,11 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
     job->keys = job->key_scratch;
     job->buffers = job->buffer_scratch;
     job->values = job->value_scratch;
-    if (count != counts[operation]) {
+    /* Of reads that move bytes, before the timeout: None or a share.  It may be left out. */
+    bool is_read = operation == CL_GET || operation == CL_GET_INTO || operation == CL_GET_RANGE;
+    bool has_share = is_read && count == counts[operation] + 1;
+    job->share.is_meant = 0;
+    if (count != counts[operation] + has_share) {
         PyErr_Format(PyExc_TypeError, "%zd arguments are needed, not %zd", counts[operation],
                      count);
         return -1;
@@ -333,6 +363,8 @@ int cl_job_parse(cl_job *job, cl_operation operation, PyObject *const *arguments
         goto failed;
     if (operation == CL_PUT && (take_memories(job, arguments[2], false) != 0 ||
                                 cl_job_take_put_options(job, arguments[3]) != 0))
+        goto failed;
+    if (has_share && cl_job_take_share(job, arguments[count - 2]) != 0)
         goto failed;
     if (operation == CL_GET_RANGE) {
         uint64_t offset = PyLong_AsUnsignedLongLong(arguments[3]);
@@ -414,8 +446,23 @@ static bool wants_bytes(const cl_job *job, size_t index) {
     return job->items[index].memory != NULL;
 }
 
-typedef ms_status (*get_step)(cl_client *client, cl_item *items, size_t count, int64_t deadline_ns,
-                              cl_failure *failure);
+typedef ms_status (*get_step)(cl_job *job, cl_item *items, size_t count);
+
+static ms_status locate(cl_job *job, cl_item *items, size_t count) {
+    return cl_locate(job->client, items, count, job->deadline_ns, &job->failure);
+}
+
+static ms_status locate_known(cl_job *job, cl_item *items, size_t count) {
+    return cl_locate_known(job->client, items, count, job->deadline_ns, &job->failure);
+}
+
+static ms_status get(cl_job *job, cl_item *items, size_t count) {
+    return cl_get(job->client, items, count, share_of(job), job->deadline_ns, &job->failure);
+}
+
+static ms_status get_known(cl_job *job, cl_item *items, size_t count) {
+    return cl_get_known(job->client, items, count, share_of(job), job->deadline_ns, &job->failure);
+}
 
 /* One step for those items that want it, whose statuses it sets. */
 static ms_status run_some(cl_job *job, bool (*wants)(const cl_job *, size_t), get_step step) {
@@ -425,7 +472,7 @@ static ms_status run_some(cl_job *job, bool (*wants)(const cl_job *, size_t), ge
     if (wanted == 0)
         return MS_OK;
     if (wanted == job->count)
-        return step(job->client, job->items, job->count, job->deadline_ns, &job->failure);
+        return step(job, job->items, job->count);
     cl_item *items = malloc(wanted * sizeof *items);
     size_t at = 0;
     for (size_t i = 0; i < job->count; i++) {
@@ -438,7 +485,7 @@ static ms_status run_some(cl_job *job, bool (*wants)(const cl_job *, size_t), ge
     }
     if (items == NULL)
         return MS_NO_MEMORY;
-    ms_status status = step(job->client, items, wanted, job->deadline_ns, &job->failure);
+    ms_status status = step(job, items, wanted);
     at = 0;
     for (size_t i = 0; i < job->count; i++)
         if (wants(job, i))
@@ -451,7 +498,7 @@ static ms_status run_some(cl_job *job, bool (*wants)(const cl_job *, size_t), ge
 static ms_status run_get(cl_job *job) {
     ms_status before = job->phase == 0 && job->attempts == 0 ? MS_OK : job->status;
     ms_status status =
-        job->phase == 0 ? run_some(job, wants_size, cl_locate) : run_some(job, wants_bytes, cl_get);
+        job->phase == 0 ? run_some(job, wants_size, locate) : run_some(job, wants_bytes, get);
     return before != MS_OK ? before : status;
 }
 
@@ -475,9 +522,10 @@ void cl_job_run(cl_job *job) {
         break;
     case CL_GET_INTO:
     case CL_GET_RANGE:
-        job->status = cl_get(client, items, count, job->deadline_ns, &job->failure);
+        job->status = get(job, items, count);
         break;
     case CL_PUT:
+        job->put.share = share_of(job);
         job->status = cl_put(client, items, count, &job->put, job->deadline_ns, &job->failure);
         break;
     case CL_REMOVE:
@@ -510,17 +558,16 @@ bool cl_job_run_known(cl_job *job) {
     switch (job->operation) {
     case CL_GET: /* a second attempt goes by what the first one has found */
         if (job->phase == 0 && job->attempts == 0)
-            status = run_some(job, wants_size, cl_locate_known);
+            status = run_some(job, wants_size, locate_known);
         else if (job->phase == 1)
-            status = run_some(job, wants_bytes, cl_get_known);
+            status = run_some(job, wants_bytes, get_known);
         break;
     case CL_SIZES:
-        status =
-            cl_locate_known(job->client, job->items, job->count, job->deadline_ns, &job->failure);
+        status = locate_known(job, job->items, job->count);
         break;
     case CL_GET_INTO:
     case CL_GET_RANGE:
-        status = cl_get_known(job->client, job->items, job->count, job->deadline_ns, &job->failure);
+        status = get_known(job, job->items, job->count);
         break;
     default:
         break;

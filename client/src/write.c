@@ -449,8 +449,9 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
             list.payload_bytes <= CL_RELAY_BYTES_MAX) {
             status = write_relayed(put, node, &list, is_done, failure);
         } else {
-            status = te_write(node->writing, list.items, list.sources, list.count, list.seals.data,
-                              list.seals.length, 0, list.statuses, put->write_ns);
+            status = te_write_as(node->writing, list.items, list.sources, list.count,
+                                 list.seals.data, list.seals.length, 0, list.statuses,
+                                 put->options->share, put->write_ns);
             size_t at = 0;
             for (size_t i = 0; i < put->count && status == MS_OK; i++) {
                 const uint64_t bit = 1ull << replica_index;

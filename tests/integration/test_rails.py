@@ -215,3 +215,34 @@ def test_a_client_follows_its_own_interfaces(store_in_one_network: StorePair, op
     assert share(lambda: net.renumber(1, 5, is_here=True)) > 0.35
     net.take_out(1)
     assert share(lambda: net.plug_in(net.here, 1)) > 0.35
+
+
+@pytest.fixture(scope="module")
+def store_at_one_cable() -> Iterator[StorePair]:
+    with StorePair((200,), MEMORY) as made:
+        yield made
+
+
+@pytest.mark.parametrize("opcode", [0, 1], ids=["get", "put"])
+def test_tenants_share_one_cable_by_their_weights(
+    store_at_one_cable: StorePair, opcode: int
+) -> None:
+    flows = [
+        {"priority": "normal", "tenant": "large", "weight": 3},
+        {"priority": "normal", "tenant": "small", "weight": 1},
+    ]
+    moved = store_at_one_cable.asking.do(
+        "contend", opcode=opcode, size=MIB, seconds=4.0, flows=flows
+    )["moved"]
+    assert 2.0 < moved[0] / moved[1] < 4.5, moved
+
+
+@pytest.mark.parametrize("opcode", [0, 1], ids=["get", "put"])
+def test_prefetching_leaves_the_cable_to_who_waits(
+    store_at_one_cable: StorePair, opcode: int
+) -> None:
+    flows = [{"priority": "urgent"}, {"priority": "prefetch"}]
+    moved = store_at_one_cable.asking.do(
+        "contend", opcode=opcode, size=MIB, seconds=4.0, flows=flows
+    )["moved"]
+    assert moved[0] > 6 * moved[1], moved

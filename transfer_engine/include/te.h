@@ -46,6 +46,8 @@ typedef struct te_engine_config {
     uint32_t helper_copy_bytes; /* second thread from this size; default 1 MiB; 0 = never */
     uint32_t spin_us; /* a caller's spin before sleeping, adaptive up to 8 x; default 20 */
     uint32_t rdma;    /* use RDMA NICs where both sides have some; default 1; 0 = TCP only */
+    uint32_t
+        class_weights[4]; /* urgent, normal, prefetch, background: 1 to 1024; 0 = 64, 8, 4, 1 */
 } te_engine_config;
 
 void te_engine_config_default(te_engine_config *config);
@@ -310,6 +312,8 @@ typedef struct te_transfer_options {
     int32_t priority; /* te_priority */
     uint32_t weight;  /* of the tenant among those of its priority, 1 to 1024; 0 = 1 */
     uint64_t tenant;  /* any number; requests of one share one turn */
+    uint32_t
+        is_meant; /* on a channel: it counts also where the peer has a single rail, from now on for all of it */
 } te_transfer_options;
 typedef enum {
     TE_PRIORITY_NORMAL = 0,     /* puts */

@@ -85,6 +85,9 @@ static ms_status make_rooms(te_carrier *carrier) {
     config.nics_max = 2 * TE_NICS_MAX; /* a network interface is busy in both directions at once */
     if (carrier->engine->rail_slice_bytes != 0)
         config.slice_bytes = carrier->engine->rail_slice_bytes;
+    for (uint32_t i = 0; i < TE_CLASS_COUNT; i++)
+        if (carrier->engine->config.class_weights[i] != 0)
+            config.class_weights[i] = carrier->engine->config.class_weights[i];
     if (carrier->schedule == NULL) {
         ms_status status = te_schedule_open(&config, &carrier->schedule);
         if (status != MS_OK)

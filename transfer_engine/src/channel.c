@@ -59,7 +59,7 @@ struct te_channel {
     void *attachments;
     void (*free_attachments)(void *attachments);
     te_rdma_pool *pools[2];       /* for READs, for WRITEs; NULL: none yet */
-    te_channel_rails *over_rails; /* NULL: one address, or a Unix socket first */
+    te_channel_rails *over_rails; /* NULL: a Unix socket first */
 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -159,7 +159,7 @@ static ms_status channel_open(te_engine *engine, const te_channel_config *config
         status = copy_hello(engine, config->hello, config->hello_length, &channel->hello,
                             &channel->hello_length);
     }
-    if (status == MS_OK && config->unix_path == NULL && channel->rail_count > 1) {
+    if (status == MS_OK && config->unix_path == NULL) {
         status = te_channel_rails_open(channel, config->addresses, &channel->over_rails);
     }
     if (status != MS_OK) {

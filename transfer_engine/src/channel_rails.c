@@ -23,6 +23,8 @@ typedef struct kept_path {
 struct te_channel_rails {
     te_channel *channel;
     _Atomic uint32_t count;
+    _Atomic bool
+        is_wanted;        /* somebody has said how bytes are shared: one rail has a schedule, too */
     pthread_mutex_t lock; /* before the channel's and the carrier's */
     char *addresses;      /* as given; NULL: rails were set */
     te_rail_ends
@@ -112,7 +114,7 @@ ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends
     if (count > 0)
         memcpy(rails->ends, ends, count * sizeof *ends);
     atomic_store(&rails->count, count);
-    if (rails->now != NULL && count < 2)
+    if (rails->now != NULL && !te_channel_rails_are_used(rails))
         drop(rails, rails->now);
     else if (rails->now != NULL)
         status = te_path_change(rails->now->path, ends, count);
@@ -122,6 +124,19 @@ ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends
 
 bool te_channel_rails_are_several(const te_channel_rails *rails) {
     return rails != NULL && atomic_load_explicit(&rails->count, memory_order_relaxed) > 1;
+}
+
+bool te_channel_rails_are_used(const te_channel_rails *rails) {
+    if (rails == NULL)
+        return false;
+    uint32_t count = atomic_load_explicit(&rails->count, memory_order_relaxed);
+    return count > 1 ||
+           (count == 1 && atomic_load_explicit(&rails->is_wanted, memory_order_relaxed));
+}
+
+void te_channel_rails_want(te_channel_rails *rails) {
+    if (rails != NULL && !atomic_load_explicit(&rails->is_wanted, memory_order_relaxed))
+        atomic_store_explicit(&rails->is_wanted, true, memory_order_relaxed);
 }
 
 bool te_channel_rails_look(te_channel_rails *rails, uint32_t index, te_rail_status *status) {
@@ -190,7 +205,7 @@ static kept_path *take(te_channel_rails *rails, te_opcode opcode) {
         taken = rails->now;
         taken->users++;
         rails->failures = 0;
-    } else if (!rails->is_closing && atomic_load(&rails->count) > 1) {
+    } else if (!rails->is_closing && te_channel_rails_are_used(rails)) {
         if (rails->now != NULL && te_path_is_dead(rails->now->path)) {
             drop(rails, rails->now);
             int64_t pause = PAUSE_FIRST_NS << (rails->failures < 5 ? rails->failures : 5);

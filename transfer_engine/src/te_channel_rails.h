@@ -2,7 +2,8 @@
  *
  * A channel with several TCP addresses has a path (te_rail_ops.h) over them, opened in the background by the first
  * transfer that is large enough.  Nobody waits for it: while no rail is up, and for what the rails could not move, bytes
- * go over the channel's connections as they do without rails.  A channel with one address costs a look at one number.
+ * go over the channel's connections as they do without rails.  A channel with one address costs a look at two numbers, until
+ * a transfer says how bytes are to be shared.
  *
  * A path's connections say the channel's HELLO.  With another HELLO (a new session or epoch) comes another path; what is
  * under way over the old one ends there.
@@ -30,6 +31,10 @@ void te_channel_rails_break_off(te_channel_rails *rails, bool for_ever);
 ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends, uint32_t count);
 /* Whether there are several. */
 bool te_channel_rails_are_several(const te_channel_rails *rails);
+/* The same, or one that is shared by a schedule. */
+bool te_channel_rails_are_used(const te_channel_rails *rails);
+/* From now on also one rail has a schedule: what is urgent goes first on it as well. */
+void te_channel_rails_want(te_channel_rails *rails);
 /* Rail `index` of the path that is used now, READs first; false: there is none. */
 bool te_channel_rails_look(te_channel_rails *rails, uint32_t index, te_rail_status *status);
 

@@ -794,9 +794,12 @@ static bool is_for_rdma(const transfer *wanted) {
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-/* Whether it goes over several rails first.  With one address that is all that it costs. */
-static bool is_for_rails(const transfer *wanted) {
-    return te_channel_rails_are_several(te_channel_rails_of(wanted->channel)) &&
+/* Whether it goes over rails first.  With one address, and nobody who cares, that is all that it costs. */
+static bool is_for_rails(const transfer *wanted, const te_transfer_options *options) {
+    te_channel_rails *rails = te_channel_rails_of(wanted->channel);
+    if (options != NULL && options->is_meant)
+        te_channel_rails_want(rails);
+    return te_channel_rails_are_used(rails) &&
            sum_payload(wanted) >= wanted->engine->rails_bytes_min;
 }
 
@@ -822,7 +825,7 @@ ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const
         if (is_tried) {
             status = te_rdma_read(channel, items, targets, count, results, deadline_ns);
         }
-        if (status == MS_OK && is_for_rails(&wanted)) {
+        if (status == MS_OK && is_for_rails(&wanted, options)) {
             is_tried = true;
             status = te_channel_rails_read(channel, items, targets, count, results, options,
                                            deadline_ns);
@@ -990,7 +993,7 @@ ms_status te_write_as(te_channel *channel, const ms_write_item *items, const voi
         if (is_tried) {
             status = te_rdma_write(channel, items, sources, count, statuses, deadline_ns);
         }
-        bool is_over_rails = status == MS_OK && is_for_rails(&wanted);
+        bool is_over_rails = status == MS_OK && is_for_rails(&wanted, options);
         if (is_over_rails) {
             is_tried = true;
             status = te_channel_rails_write(channel, items, sources, count, statuses, options,

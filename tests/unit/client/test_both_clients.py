@@ -9,7 +9,7 @@ import pytest
 from mooncake_store import AsyncClient, Client
 from mooncake_store.client.config import ClientConfig
 from mooncake_store.client.core import PUT_UPSERT, ClientCore, Operation
-from mooncake_store.client.options import PutOptions
+from mooncake_store.client.options import Priority, PutOptions, Share
 
 CALLS = sorted(
     name
@@ -32,10 +32,13 @@ def test_every_option_of_a_put_is_taken_and_no_other() -> None:
     given: PutOptions = {
         "replicas": 2, "min_replicas": 2, "ttl_s": 1.5, "hard_pin": True, "soft_pin": True,
         "parent": "key", "group": 7, "preferred_server": 4,
+        "priority": Priority.BACKGROUND, "share": Share("a", 5),
     }  # fmt: skip
     assert set(given) == set(PutOptions.__annotations__)
-    assert core.put_options(given, chain=True) == (2, 2, 2 | 4 | 8, 5, 1500, "key", True, 7)
-    assert core.put_options({}) == (3, 1, 0, 0, 0, None, False, 0)
+    assert core.put_options(given, chain=True) == (
+        2, 2, 2 | 4 | 8, 5, 1500, "key", True, 7, (2, 5, Share("a").number),
+    )  # fmt: skip
+    assert core.put_options({}) == (3, 1, 0, 0, 0, None, False, 0, None)
     for wrong in ("upsert", "chain", "nonsense"):
         with pytest.raises(TypeError, match=wrong):
             core.put_options({wrong: True}, upsert=True)
@@ -45,7 +48,7 @@ def test_a_put_without_options_needs_none() -> None:
     core = ClientCore(ClientConfig())
     assert core.put_options({}) is None
     assert core.put_options({"replicas": 1, "ttl_s": None}) is None
-    assert core.put_options({}, upsert=True) == (1, 1, PUT_UPSERT, 0, 0, None, False, 0)
+    assert core.put_options({}, upsert=True) == (1, 1, PUT_UPSERT, 0, 0, None, False, 0, None)
 
 
 def test_operations_are_those_of_c() -> None:
