@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import queue
+import signal
 import threading
 import time
 from collections import Counter
@@ -239,6 +241,7 @@ class _Seen:
     bandwidth_bytes_per_s: float = 0.0
     warm_s: float = 0.0
     blocks: float = 0.0
+    is_from_file: bool = False
     is_drained: bool = False
 
 
@@ -274,6 +277,7 @@ def replayed(requests: int, watch: Watcher) -> list[Row]:
             seen.latency_s = api.metric("transfer_latency_seconds")
             seen.bandwidth_bytes_per_s = api.metric("transfer_bandwidth_bytes_per_second")
             api.close()
+            os.kill(child.pid, signal.SIGKILL)
             child.end()
             port, child = _conductor(cluster)
             children.append(child)
@@ -281,6 +285,7 @@ def replayed(requests: int, watch: Watcher) -> list[Row]:
             _wait(lambda: api.metric("store_connected") == 1, 30)
             seen.warm_s = time.perf_counter() - begun
             seen.blocks = api.metric("index_blocks")
+            seen.is_from_file = api.metric("store_from_file") == 1
             api.close()
         finally:
             for client in clients:
@@ -342,8 +347,10 @@ def _rows(total: int, replay: _Replay, outcomes: Sequence[_Outcome], seen: _Seen
              note=f"of the ten hottest {sum(seen.hot_replicas) / len(seen.hot_replicas):.1f}; "
                   f"{seen.copied_bytes / MIB:.1f} MiB copied by the conductor's change_replica"),
         _one("schedule over HTTP, median", "ms", percentile(replay.scheduled_s, 0.5) * 1e3),
-        _one("conductor restarted: the store followed after", "s", seen.warm_s,
-             bar=Bar(2, "value", "at most"), note=f"{seen.blocks:,.0f} blocks"),
+        _one("conductor killed and restarted: the store followed after", "s", seen.warm_s,
+             bar=Bar(2, "value", "at most"),
+             note=f"{seen.blocks:,.0f} blocks, "
+                  f"{'from its file and the tail' if seen.is_from_file else 'listed anew'}"),
     ]  # fmt: skip
 
 
@@ -362,6 +369,7 @@ def _conductor(cluster: Cluster) -> tuple[int, Child]:
     )
     child = Child(
         ["conductor", "--http-port", "0", "--master", cluster.address, "--cluster", str(file),
+         "--index-file", str(Path(cluster.folder, "index")),
          "--block-tokens", str(BLOCK_TOKENS), "--key-prefixes", PREFIX, "--admission", "all",
          "--log-level", "error"],
         environment=cluster.environment,

@@ -36,6 +36,11 @@ class ConductorConfig:
         "the store to follow: host:port, or etcd://... of a cluster; empty: none, instances tell "
         "of their blocks themselves",
     )
+    index_file: str = setting(
+        "",
+        "file that keeps what the store holds, every 10 seconds and at the end: a conductor that "
+        "is started again is warm from it and the events since then; empty: it lists the store",
+    )
     proxy: bool = setting(
         False, "serve an OpenAI-compatible reverse proxy in front of the instances"
     )

@@ -54,6 +54,11 @@ class Holders:
         """Return a server's own column, or None."""
         return self._slots.get(server)
 
+    def column(self, server: str) -> bytes:
+        """Return the packed keys of all that a store server holds."""
+        slot = self._slots.get(server)
+        return b"" if slot is None else b"".join(self._index.dump(slot, Tier.DRAM))
+
     def add_server(self, server: str) -> int:
         """Return the column of a store server, a new one if it is not known.
 

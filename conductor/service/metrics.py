@@ -60,6 +60,7 @@ METRICS = (
     MetricRow("store_events_total", "counter", "", "Events of the store that were applied."),
     MetricRow("store_gaps_total", "counter", "", "Times that events of the store were missed."),
     MetricRow("store_snapshots_total", "counter", "", "Times that the store was listed anew."),
+    MetricRow("store_from_file", "gauge", "", "1: this process began with its index file."),
     MetricRow("moves_total", "counter", "outcome", "Replicas that the store was told to make."),
     MetricRow("moved_bytes_total", "counter", "", "Of the replicas that were made."),
     MetricRow("moves_waiting", "gauge", "", "Replicas still to be made."),

@@ -17,6 +17,7 @@ from typing import Any
 from mooncake_store.conductor.service.config import ConductorConfig
 from mooncake_store.conductor.service.core import ConductorCore
 from mooncake_store.conductor.service.http_api import BODY_BYTES_MAX
+from mooncake_store.conductor.service.index_file import IndexFile
 from mooncake_store.conductor.service.proxy import Proxy
 from mooncake_store.conductor.service.store_follower import StoreFollower
 from mooncake_store.conductor.service.store_link import OpenStore
@@ -160,7 +161,13 @@ class ConductorProcess:
 
             return asyncio.run_coroutine_threadsafe(run_it(), loop).result(_LOOP_S)
 
-        follower = StoreFollower(open_store, config.master, core.scheduler, core.names, on_loop)
+        file = None
+        if config.index_file:
+            about = f"the keys {core.names.prefixes[0]}* of {config.master}"
+            file = IndexFile(Path(config.index_file).absolute(), about)
+        follower = StoreFollower(
+            open_store, config.master, core.scheduler, core.names, on_loop, file
+        )
         worker = StoreWorker(
             open_store,
             config.master,
@@ -290,6 +297,7 @@ class ConductorProcess:
             "store_events_total": follower.events_applied,
             "store_gaps_total": follower.feed.gaps,
             "store_snapshots_total": follower.snapshots,
+            "store_from_file": float(follower.is_from_file),
             **{f"moves_total{{{name}}}": count for name, count in tuple(worker.moves.items())},
             "moved_bytes_total": worker.moved_bytes,
             "moves_waiting": worker.waiting,

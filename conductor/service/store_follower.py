@@ -3,18 +3,22 @@
 A thread asks the store and hands over to the loop, which owns the index: nothing else touches it.
 First a position, then a snapshot, then everything since the position: what changed while the
 snapshot was read is applied again, in order, and so the end is right whatever the snapshot saw.
+The snapshot is a listing of the store, or a file of an earlier life and everything since then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 from mooncake_store.conductor.feed import Feed, FeedResult
 from mooncake_store.conductor.service.block_names import BlockNames
+from mooncake_store.conductor.service.index_file import IndexFile, Kept
 from mooncake_store.conductor.service.scheduler import Scheduler
 from mooncake_store.conductor.service.store_link import (
     OpenStore,
@@ -35,6 +39,7 @@ _PAGE = 1000
 _POLL_S = 0.02
 _MEMBERS_S = 1.0
 _PAUSE_S = 0.5  # after a failure
+_KEEP_S = 10.0  # between two files
 _GONE = frozenset(
     {EventKind.REMOVED, EventKind.EVICTED, EventKind.EXPIRED, EventKind.LOST}
 )  # no server has it any more
@@ -52,9 +57,11 @@ class StoreFollower:
         names: Which of the store's keys are blocks.
         on_loop: Runs a function on the loop and returns what it returns; raises RuntimeError when
             the loop has ended.
+        file: To be warm from after a restart; None: none is kept.
 
     Attributes:
         is_connected: The index is as the store was a moment ago.
+        is_from_file: It began with a file of an earlier life.
         warm_s: What the last snapshot took, with the tail behind it; None: none yet.
     """
 
@@ -65,6 +72,7 @@ class StoreFollower:
         scheduler: Scheduler,
         names: BlockNames,
         on_loop: OnLoop,
+        file: IndexFile | None = None,
     ) -> None:
         self._open_store = open_store
         self._address = address
@@ -80,6 +88,10 @@ class StoreFollower:
         self.numbers: dict[str, int] = {}  # of store servers, by name
         self._server_names: dict[int, str] = {}
         self._members_s = 0.0
+        self._file = file
+        self._kept_s = time.monotonic()
+        self._kept_at = (-1, -1)  # epoch and sequence of the last file
+        self.is_from_file = False
 
     def start(self) -> None:
         """Begin, in a thread of its own."""
@@ -92,6 +104,7 @@ class StoreFollower:
 
     def _run(self) -> None:
         is_told = False
+        from_file = self._read_file()
         while not self._stop.is_set():
             try:
                 link = self._open_store(self._address)
@@ -103,6 +116,9 @@ class StoreFollower:
                 continue
             is_told = False
             try:
+                if from_file is not None:
+                    self._begin_with(link, from_file)
+                    from_file = None
                 self._follow(link)
             except StoreError as error:
                 log_event(logger, logging.WARNING, "store_lost", reason=error)
@@ -115,6 +131,63 @@ class StoreFollower:
                 self.is_connected = False
                 link.close()
             self._stop.wait(_PAUSE_S)
+        with contextlib.suppress(Exception):  # the loop has ended before us
+            self._keep()
+
+    # ---- the file --------------------------------------------------------------------------------
+
+    def _read_file(self) -> Kept | None:
+        if self._file is None:
+            return None
+        kept, reason = self._file.read()
+        if kept is None:
+            log_event(logger, logging.INFO, "index_file_not_used", reason=reason)
+        return kept
+
+    def _begin_with(self, link: StoreLink, kept: Kept) -> None:
+        """Take a file for the snapshot, if the store still knows what came after it."""
+        epoch, next_sequence = link.position()
+        if (kept.epoch, kept.sequence < next_sequence) != (epoch, True):
+            log_event(
+                logger, logging.INFO, "index_file_not_used",
+                reason=f"it is as of event {kept.sequence} of epoch {kept.epoch}, the store is "
+                f"before event {next_sequence} of epoch {epoch}",
+            )  # fmt: skip
+            return
+        self._members(link)
+        holders, known = self._scheduler.holders, set(self._server_names.values())
+        parts = [partial(holders.stored, *one) for one in kept.servers if one[0] in known]
+        load = partial(self.feed.load_snapshot, epoch, kept.sequence, self._clear, parts)
+        if self.feed.epoch < epoch:
+            self.feed.epoch = epoch
+        self._on_loop(load)
+        self.is_from_file = True
+
+    def _keep(self) -> None:
+        """Write a file, if something has happened since the last one."""
+        feed, self._kept_s = self.feed, time.monotonic()
+        if self._file is None or feed.needs_snapshot:
+            return
+        scheduler = self._scheduler
+        # Before the columns are read: events that come meanwhile are applied again.
+        at = (feed.epoch, feed.sequence)
+        if at == self._kept_at:
+            return
+        names = cast("tuple[str, ...]", self._on_loop(lambda: scheduler.holders.servers))
+        servers = []
+        for name in names:
+            # A server at a time and all of it at once: the loop waits no longer, and no key can
+            # move within the table while it is read.
+            column = cast("bytes", self._on_loop(partial(scheduler.holders.column, name)))
+            servers.append((name, column))
+        try:
+            self._file.write(Kept(*at, servers))
+        except OSError as error:
+            log_event(logger, logging.WARNING, "index_file_not_written", reason=error)
+            return
+        self._kept_at = at
+
+    # ---- the store -------------------------------------------------------------------------------
 
     def _follow(self, link: StoreLink) -> None:
         began_s = time.monotonic()
@@ -139,6 +212,9 @@ class StoreFollower:
                         logger, logging.INFO, "store_followed", epoch=epoch, sequence=sequence,
                         seconds=round(self.warm_s, 3),
                     )  # fmt: skip
+                    self._keep()
+                elif time.monotonic() - self._kept_s > _KEEP_S:
+                    self._keep()
                 self._stop.wait(_POLL_S)
                 continue
             named = {change.server for change in page.changes if change.server is not None}
@@ -210,12 +286,6 @@ class StoreFollower:
                 break
         holders = self._scheduler.holders
 
-        def clear() -> None:
-            for name in holders.servers:
-                slot = holders.slot_of(name)
-                if slot is not None:
-                    holders.clear_server(name, slot)
-
         def store(objects: list[Placed]) -> None:
             by_server: dict[int, list[bytes]] = {}
             for one in objects:
@@ -230,13 +300,20 @@ class StoreFollower:
 
         def load() -> FeedResult:
             parts = [partial(store, objects) for objects in found]
-            return self.feed.load_snapshot(epoch, sequence - 1, clear, parts)
+            return self.feed.load_snapshot(epoch, sequence - 1, self._clear, parts)
 
         if self.feed.epoch < epoch:
             self.feed.epoch = epoch
         self._on_loop(load)
         self.snapshots += 1
         return sequence
+
+    def _clear(self) -> None:
+        holders = self._scheduler.holders
+        for name in holders.servers:
+            slot = holders.slot_of(name)
+            if slot is not None:
+                holders.clear_server(name, slot)
 
     def _members(self, link: StoreLink) -> None:
         members = link.members()

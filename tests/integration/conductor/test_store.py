@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ import pytest
 
 from mooncake_store import Client, prefix_keys
 from mooncake_store.cli.bench.cluster import Cluster
+from mooncake_store.conductor.service.index_file import IndexFile, Kept
 
 from .conftest import Conductor, Start
 
@@ -198,3 +201,64 @@ def test_a_master_that_dies_is_followed_again_and_so_is_a_server(
     until(lambda: holder(following, tokens).get(members[2].name, 0) == 0)
     cluster.start_server(2)
     until(lambda: holder(following, tokens).get(members[2].name) == 48)
+
+
+def restarted(start: Start, cluster: Cluster, file: Any) -> Conductor:
+    """A conductor with an index file, and an instance beside the first two servers."""
+    return start("--master", cluster.address, "--block-tokens", str(BLOCK), "--no-pin",
+                 "--copy-bandwidth", "0", "--index-file", str(file))  # fmt: skip
+
+
+def test_a_conductor_that_is_killed_is_warm_from_its_file_and_what_came_since(
+    cluster: Cluster, store: Client, start: Start, tmp_path: Any
+) -> None:
+    members, file = servers(store), tmp_path / "index"
+    first = restarted(start, cluster, file)
+    until(lambda: metric(first, "store_connected"))
+    before, gone = tokens_of_a_new_prompt(4), tokens_of_a_new_prompt(2)
+    for tokens in (before, gone):
+        put(store, tokens, members[0].server)
+    first.register("p0", "both", server=members[0].name)
+    until(lambda: holder(first, gone) and holder(first, gone)["p0"] == 32)
+    written = file.stat().st_mtime_ns  # when it was connected: without these objects
+    until(lambda: file.stat().st_mtime_ns > written)
+    assert file.stat().st_mode & 0o777 == 0o600
+    os.kill(first.child.pid, signal.SIGKILL)
+    first.child.end()
+    after = tokens_of_a_new_prompt(3)
+    put(store, after, members[1].server)
+    store.remove(prefix_keys(gone, BLOCK)[0])
+    began_s = time.monotonic()
+    second = restarted(start, cluster, file)
+    until(lambda: metric(second, "store_connected"))
+    assert time.monotonic() - began_s < 10  # with the interpreter's start, on a busy machine
+    for number, member in enumerate(members[:2]):
+        second.register(f"p{number}", "both", server=member.name)
+    assert metric(second, "store_from_file") == 1
+    assert metric(second, "store_snapshots_total") == 0
+    assert holder(second, before)["p0"] == 64
+    assert holder(second, after)["p1"] == 48
+    assert holder(second, gone)["p0"] == 0
+
+
+@pytest.mark.parametrize("harm", ["torn", "epoch", "ahead"])
+def test_a_file_that_does_not_fit_is_replaced_by_a_listing(
+    cluster: Cluster, store: Client, start: Start, tmp_path: Any, harm: str
+) -> None:
+    members, path = servers(store), tmp_path / "index"
+    tokens = tokens_of_a_new_prompt(4)
+    put(store, tokens, members[0].server)
+    file = IndexFile(path, f"the keys p1-* of {cluster.address}")
+    page = store.events()
+    epoch = page.epoch - (harm == "epoch")
+    sequence = page.next_sequence + 1000 if harm == "ahead" else page.next_sequence - 1
+    file.write(Kept(epoch, sequence, [(members[1].name, b"x" * 160)]))
+    if harm == "torn":
+        os.truncate(path, path.stat().st_size - 1)
+    conductor = restarted(start, cluster, path)
+    until(lambda: metric(conductor, "store_connected"))
+    conductor.register("p0", "both", server=members[0].name)
+    assert metric(conductor, "store_from_file") == 0
+    assert metric(conductor, "store_snapshots_total") == 1
+    assert holder(conductor, tokens)["p0"] == 64
+    until(lambda: file.read()[0] is not None)  # a good one has taken its place

@@ -1,0 +1,196 @@
+"""Snapshot, tail, gap and file, against a store in memory that numbers its events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mooncake_store.conductor.service.block_names import BlockNames
+from mooncake_store.conductor.service.core import costs_of
+from mooncake_store.conductor.service.index_file import IndexFile, Kept
+from mooncake_store.conductor.service.scheduler import Scheduler, SchedulerLimits
+from mooncake_store.conductor.service.store_follower import StoreFollower
+from mooncake_store.conductor.service.store_link import Page, Placed, StoreChange, StoreMember
+from mooncake_store.conductor.sim_config import SimConfig
+from mooncake_store.protocol.methods import EventKind
+
+WAIT_S = 10.0
+
+
+class MemoryStore:
+    """Objects on two servers; it remembers the last `kept` events."""
+
+    def __init__(self, kept: int = 1000) -> None:
+        self.epoch = 3
+        self.log: list[StoreChange] = []
+        self.kept = kept
+        self.objects: dict[str, int] = {}
+        self.lock = threading.Lock()
+        self.listings = 0
+
+    def put(self, key: str, server: int) -> None:
+        with self.lock:
+            self.objects[key] = server
+            self.log.append(StoreChange(EventKind.STORED, key.encode(), server))
+
+    def remove(self, key: str) -> None:
+        with self.lock:
+            del self.objects[key]
+            self.log.append(StoreChange(EventKind.REMOVED, key.encode(), None))
+
+    # A link to it.
+
+    def position(self) -> tuple[int, int]:
+        with self.lock:
+            return self.epoch, len(self.log) + 1
+
+    def events(self, epoch: int, sequence: int, limit: int) -> Page | None:
+        with self.lock:
+            oldest = max(len(self.log) - self.kept, 0) + 1
+            if epoch != self.epoch or sequence < oldest or sequence > len(self.log) + 1:
+                return None
+            return Page(epoch, sequence, self.log[sequence - 1 : sequence - 1 + limit])
+
+    def placed(self, prefix: str, cursor: int, limit: int) -> tuple[int, list[Placed]]:
+        with self.lock:
+            self.listings += 1
+            return 0, [Placed(key, (server,)) for key, server in self.objects.items()]
+
+    def members(self) -> list[StoreMember]:
+        return [StoreMember(0, "a", True), StoreMember(1, "b", True)]
+
+    def pin(self, keys: Sequence[str], timeout_s: float) -> int:
+        raise NotImplementedError
+
+    def unpin(self, keys: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def add_replica(self, key: str, target_server: int) -> int | None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class Following:
+    """A follower that runs."""
+
+    def __init__(self, store: MemoryStore, file: IndexFile | None) -> None:
+        config = SimConfig()
+        limits = SchedulerLimits(instances_max=2, servers_max=4, blocks_max=4096)
+        self.scheduler = Scheduler(config, costs_of(config), limits, block_tokens=16)
+        lock = threading.Lock()
+
+        def on_loop(call):  # type: ignore[no-untyped-def]
+            with lock:
+                return call()
+
+        self.follower = StoreFollower(
+            lambda _: store, "store", self.scheduler, BlockNames(16), on_loop, file
+        )
+        self.follower.start()
+
+    def holds(self, server: str, key: str) -> bool:
+        slot = self.scheduler.holders.slot_of(server)
+        packed = BlockNames(16).of_keys([key]).packed
+        return slot is not None and slot in self.scheduler.index.holders(packed)
+
+    def until(self, check) -> None:  # type: ignore[no-untyped-def]
+        end_s = time.monotonic() + WAIT_S
+        while not check():
+            assert time.monotonic() < end_s, "not in time"
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> IndexFile:
+    return IndexFile(tmp_path / "index", "x")
+
+
+@pytest.fixture
+def follow() -> Iterator[object]:
+    running = []
+
+    def begin(store: MemoryStore, file: IndexFile | None = None) -> Following:
+        running.append(Following(store, file))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.follower.stop(WAIT_S)
+
+
+def key(number: int) -> str:
+    return f"p1-{number:032x}{0:032x}"
+
+
+def test_a_file_and_the_tail_are_the_store_without_a_listing(follow, file) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    for number in range(50):
+        store.put(key(number), number % 2)
+    first = follow(store, file)
+    first.until(lambda: first.follower.is_connected)
+    first.follower.stop(WAIT_S)
+    assert file.read()[0].sequence == 50
+    for number in range(50, 60):
+        store.put(key(number), 0)
+    for number in range(5):
+        store.remove(key(number))
+    second = follow(store, file)
+    second.until(lambda: second.follower.is_connected)
+    assert second.follower.is_from_file
+    assert store.listings == 1
+    for number in range(60):
+        server = "a" if number >= 50 else "ab"[number % 2]
+        assert second.holds(server, key(number)) == (number >= 5), number
+
+
+def test_a_tail_that_the_store_has_forgotten_is_a_gap_and_a_listing(follow, file) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore(kept=10)
+    for number in range(50):
+        store.put(key(number), 0)
+    wrong = BlockNames(16).of_keys([key(999)]).packed
+    file.write(Kept(3, 20, [("b", wrong)]))
+    found = follow(store, file)
+    found.until(lambda: found.follower.is_connected)
+    assert (found.follower.feed.gaps, store.listings) == (1, 1)
+    assert all(found.holds("a", key(number)) for number in range(50))
+    assert not found.holds("b", key(999))
+
+
+@pytest.mark.parametrize("kept", [Kept(2, 10, []), Kept(4, 10, []), Kept(3, 51, [])])
+def test_a_file_of_another_epoch_or_of_what_is_to_come_is_not_used(follow, file, kept) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    for number in range(50):
+        store.put(key(number), 1)
+    file.write(kept)
+    found = follow(store, file)
+    found.until(lambda: found.follower.is_connected)
+    assert not found.follower.is_from_file and store.listings == 1
+    assert found.holds("b", key(49))
+
+
+def test_servers_that_are_no_members_any_more_are_left_out(follow, file) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    packed = BlockNames(16).of_keys([key(1)]).packed
+    file.write(Kept(3, 0, [("gone", packed), ("a", packed)]))
+    found = follow(store, file)
+    found.until(lambda: found.follower.is_connected)
+    assert found.scheduler.holders.servers == ("a", "b")
+    assert found.holds("a", key(1))
+
+
+def test_a_file_that_cannot_be_written_stops_nothing(follow, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = IndexFile(folder / "index", "x")
+    folder.rmdir()
+    store = MemoryStore()
+    found = follow(store, file)
+    found.until(lambda: found.follower.is_connected)
+    store.put(key(1), 0)
+    found.until(lambda: found.holds("a", key(1)))
