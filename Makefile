@@ -133,7 +133,7 @@ py-test: setup
 test: check c-test py-test
 
 # Not part of `make test`: the first run installs gigabytes, outside of the tree. ENGINES=/somewhere keeps
-# them elsewhere; FLAGS="-k vllm" runs a part.
+# them elsewhere; FLAGS="-k vllm" runs a part, FLAGS="-m 'not extensive'" what continuous integration does.
 ENGINES ?= $(if $(shell test -w /var/cache && echo yes),/var/cache,$(HOME)/.cache)/mooncake-store/engines
 test-engines: setup
 	@PYTHON=$(PYTHON) tests/engines/install $(ENGINES)

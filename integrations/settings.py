@@ -1,17 +1,42 @@
-"""Settings that an engine hands over as a mapping: checked by name and type."""
+"""Settings that every connector has, and how they are read from an engine's mapping."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from mooncake_store.errors import ConfigError
 
-__all__ = ["read_settings"]
+__all__ = ["StoreSettings", "read_settings"]
 
 Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """What may be set of every connector; each adds what is its own.
+
+    Attributes:
+        master: Address of the store; empty: $MOONCAKE_STORE_MASTER, else 127.0.0.1:7700.
+        model: The model's name; empty: the engine's, and for a local folder its fingerprint only.
+        revision: Of the weights; empty: the folder's fingerprint, else the engine's, or none.
+        tenant: Trust domain: a secret keeps others from guessing keys.
+        lookup_timeout_s: Deadline of finding objects.
+        load_timeout_s: Deadline of loading; what is not there by then is computed.
+        save_timeout_s: Deadline of saving.
+        replicas: Copies of an object.
+    """
+
+    master: str = ""
+    model: str = ""
+    revision: str = ""
+    tenant: str = ""
+    lookup_timeout_s: float = 0.5
+    load_timeout_s: float = 5.0
+    save_timeout_s: float = 5.0
+    replicas: int = 1
 
 
 def read_settings(kind: type[Settings], given: Mapping[str, Any], place: str) -> Settings:

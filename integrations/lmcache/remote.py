@@ -26,6 +26,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from mooncake_store.client import CacheIdentity, ParallelShape
 from mooncake_store.errors import ConfigError, StoreError
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.lmcache.settings import LmcacheSettings
 from mooncake_store.integrations.model_revision import name_and_revision
 from mooncake_store.integrations.settings import read_settings
@@ -85,7 +86,7 @@ class MooncakeStoreConnector(RemoteConnector):  # type: ignore[misc, unused-igno
                 raise ConfigError("use_layerwise: set it to false, chunks are stored whole")
             if config.remote_serde not in (None, "naive"):
                 raise ConfigError('remote_serde: set it to "naive", chunks are stored as they are')
-            self._store = settings.open("lmcache")
+            self._store = EngineStore(settings, name="lmcache")
         except StoreError as error:
             raise IrrecoverableException(str(error)) from error
         self._settings = settings

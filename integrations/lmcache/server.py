@@ -24,6 +24,7 @@ from lmcache.v1.platform import create_event_notifier
 
 from mooncake_store.client import CacheIdentity
 from mooncake_store.errors import StoreError
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.lmcache.settings import LmcacheSettings
 from mooncake_store.integrations.model_revision import name_and_revision
 from mooncake_store.integrations.settings import read_settings
@@ -84,7 +85,7 @@ class MooncakeStoreL2(L2AdapterInterface):  # type: ignore[misc, unused-ignore]
         settings = read_settings(LmcacheSettings, adapter_params, "adapter_params")
         super().__init__()
         self._settings = settings
-        self._store = settings.open("lmcache-server")
+        self._store = EngineStore(settings, name="lmcache-server")
         self._stores, self._lookups, self._loads = _Tasks(), _Tasks(), _Tasks()
         # Looking up has a thread of its own: requests wait for it, and for no transfer.
         self._finder = ThreadPoolExecutor(1, thread_name_prefix="mooncake-store-lookup")

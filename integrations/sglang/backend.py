@@ -12,7 +12,7 @@ the store does: a failure is a miss.  docs/integrations/sglang.md is for users.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import (
@@ -25,14 +25,23 @@ from sglang.srt.mem_cache.hicache_storage import (
 from mooncake_store.client import CacheIdentity
 from mooncake_store.errors import ConfigError, StoreError
 from mooncake_store.integrations.engine_store import EngineStore
+from mooncake_store.integrations.settings import StoreSettings, read_settings
 from mooncake_store.integrations.sglang.pages import PagePool, identify
-from mooncake_store.integrations.sglang.settings import SglangSettings
 
 __all__ = ["MooncakeStore"]
 
 log = logging.getLogger("mooncake_store.integrations")
 
 _KV = str(PoolName.KV)
+_PLACE = "mooncake_store"
+
+
+def _settings(extra: Mapping[str, Any]) -> StoreSettings:
+    """Return settings from SGLang's extra configuration, which holds names of its own too."""
+    given = extra.get(_PLACE, {})
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'{_PLACE} is a table: {{"master": "127.0.0.1:7700"}}')
+    return read_settings(StoreSettings, given, _PLACE)
 
 
 class MooncakeStore(HiCacheStorage):  # type: ignore[misc, unused-ignore]
@@ -52,20 +61,13 @@ class MooncakeStore(HiCacheStorage):  # type: ignore[misc, unused-ignore]
         if storage_config.should_split_heads:
             raise ConfigError("tp_lcm_size is not supported by this backend: leave it out")
         extra = storage_config.extra_config or {}
-        self._settings = SglangSettings.read(extra)
+        self._settings = _settings(extra)
         self._config = storage_config
         self._has_pages = bool(extra.get("interface_v1"))
         self._pools: dict[str, PagePool] = {}
         self._flat: CacheIdentity | None = None
         self._is_logical = False
-        self._store = EngineStore(
-            self._settings.master or None,
-            lookup_timeout_s=self._settings.lookup_timeout_s,
-            load_timeout_s=self._settings.load_timeout_s,
-            save_timeout_s=self._settings.save_timeout_s,
-            replicas=self._settings.replicas,
-            name=f"sglang-{storage_config.tp_rank}",
-        )
+        self._store = EngineStore(self._settings, name=f"sglang-{storage_config.tp_rank}")
 
     # ---- pools -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import torch
 from mooncake_store.client import CacheIdentity, ParallelShape
 from mooncake_store.errors import ConfigError
 from mooncake_store.integrations.model_revision import name_and_revision
-from mooncake_store.integrations.sglang.settings import SglangSettings
+from mooncake_store.integrations.settings import StoreSettings
 
 __all__ = ["PagePool", "identify"]
 
@@ -20,7 +20,7 @@ _OF_A_RANK = ("mamba",)
 
 
 def identify(
-    config: Any, settings: SglangSettings, name: str, pool: Any, layout: str
+    config: Any, settings: StoreSettings, name: str, pool: Any, layout: str
 ) -> CacheIdentity:
     """Return the identity of a pool's pages.
 
@@ -69,12 +69,16 @@ class PagePool:
         ConfigError: Its pages cannot be addressed; the message says which layout can be.
     """
 
-    def __init__(self, config: Any, settings: SglangSettings, name: str, pool: Any) -> None:
+    def __init__(self, config: Any, settings: StoreSettings, name: str, pool: Any) -> None:
         self._pool = pool
         self.page_size = pool.page_size or 1
+        # Composed pools (`HostPoolGroup`) and those of some accelerators have no such method.
+        addresses_of = getattr(pool, "get_page_buffer_meta", None)
         try:
-            _, sizes = pool.get_page_buffer_meta(torch.arange(self.page_size))
-        except (AttributeError, NotImplementedError, ValueError) as error:
+            if addresses_of is None:
+                raise NotImplementedError(f"{type(pool).__name__} has no get_page_buffer_meta")
+            _, sizes = addresses_of(torch.arange(self.page_size))
+        except (NotImplementedError, ValueError) as error:
             raise ConfigError(
                 f"pool {name}: its pages have no addresses ({error}); "
                 "start with --hicache-mem-layout page_first"

@@ -28,7 +28,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from mooncake_store.client import CacheIdentity, ParallelShape
 from mooncake_store.errors import ConfigError
-from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.model_revision import name_and_revision
 from mooncake_store.integrations.vllm.plan import Plan
 from mooncake_store.integrations.vllm.scheduler import SchedulerSide
@@ -113,7 +113,7 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
         settings = VllmSettings.read(self._kv_transfer_config.kv_connector_extra_config or {})
         self._settings = settings
         self._spec = _checked_spec(vllm_config, kv_cache_config)
-        self._store = LateClient(settings.master or None, name=f"vllm-{role.name.lower()}")
+        self._store = EngineStore(settings, name=f"vllm-{role.name.lower()}")
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._handshake: StoreHandshake | None = None
@@ -121,7 +121,6 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
             # Several groups: vLLM can be told of a failure only while a request waits for its load.
             self._scheduler = SchedulerSide(
                 self._store,
-                settings,
                 self._spec.block_size,
                 loads_early=len(kv_cache_config.kv_cache_groups) > 1,
             )

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mooncake_store.client import CacheIdentity, PrefixMatch
-from mooncake_store.errors import StoreError
-from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.client import CacheIdentity
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.vllm.plan import BlockNames, Plan, Request, Transfer
-from mooncake_store.integrations.vllm.settings import VllmSettings
 
 __all__ = ["SchedulerSide"]
-
-log = logging.getLogger("mooncake_store.integrations")
 
 _KEYS_MAX = 65_536  # of one call; what a longer prompt has beyond it is computed
 _PIN_TIMEOUT_S = 60.0  # should this process stop in the middle
@@ -28,7 +23,7 @@ class _Found:
 
     first: int
     count: int
-    match: PrefixMatch
+    pinned: list[str]
     planned_at: int | None = None
 
 
@@ -37,8 +32,7 @@ class SchedulerSide:
 
     def __init__(
         self,
-        store: LateClient,
-        settings: VllmSettings,
+        store: EngineStore,
         block_size: int,
         *,
         loads_early: bool = False,
@@ -47,7 +41,6 @@ class SchedulerSide:
 
         Args:
             store: Where blocks are.
-            settings: Of the connector.
             block_size: Tokens of a block.
             loads_early: Requests wait until they are loaded, while others are computed; else they
                 are loaded within the step that computes what is left of them.
@@ -55,7 +48,6 @@ class SchedulerSide:
         self._store = store
         self.loads_early = loads_early
         self._early: list[Transfer] = []
-        self._settings = settings
         self._block_size = block_size
         self._names: BlockNames | None = None
         self._identities: list[CacheIdentity] = []
@@ -105,35 +97,20 @@ class SchedulerSide:
         if found is None or found.first != first or found.planned_at is not None:
             self._release(request.request_id)
             found = self._look_up(known, first, end)
-            if found is None:
-                return 0
             self._found[request.request_id] = found
         return found.count * self._block_size
 
-    def _look_up(self, known: Request, first: int, end: int) -> _Found | None:
-        client = self._store.client
-        if client is None:
-            return None
+    def _look_up(self, known: Request, first: int, end: int) -> _Found:
         end = min(end, first + _KEYS_MAX // len(self._prefixes))
         names = [name.hex() for name in known.names[first:end]]
         keys = [prefix + name for name in names for prefix in self._prefixes]
-        try:
-            match = client.match_prefix(
-                keys,
-                pin=True,
-                pin_timeout_s=_PIN_TIMEOUT_S,
-                timeout_s=self._settings.lookup_timeout_s,
-            )
-        except StoreError as error:  # a closed client: the engine goes on without
-            log.warning("could not look up: %s", error)
-            return None
-        return _Found(first, match.count // len(self._prefixes), match)
+        count = self._store.count_prefix(keys, pin_s=_PIN_TIMEOUT_S)
+        return _Found(first, count // len(self._prefixes), keys[:count])
 
     def _release(self, request_id: str) -> None:
         found = self._found.pop(request_id, None)
         if found is not None:
-            with found.match:  # ends the pins; a failure is nothing to the engine
-                pass
+            self._store.unpin(found.pinned)
 
     # ---- planning --------------------------------------------------------------------------------
 

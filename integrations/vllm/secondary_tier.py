@@ -19,7 +19,7 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from mooncake_store.client import CacheIdentity, ParallelShape
-from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.model_revision import name_and_revision
 from mooncake_store.integrations.vllm.settings import TierSettings
 from mooncake_store.integrations.vllm.tier_transfers import TierTransfers
@@ -87,7 +87,7 @@ class MooncakeStoreTier(SecondaryTierManager):  # type: ignore[misc, unused-igno
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         settings.pop("locality", None)
         read = TierSettings.read(settings)
-        self._store = LateClient(read.master or None, name="vllm-tier")
+        self._store = EngineStore(read, name="vllm-tier")
         identity = _identity(offloading_spec.config, read, self.block_size_bytes)
         self._transfers = TierTransfers(self._store, read, identity, primary_kv_view)
         self._lookups = _Lookups(self._transfers, tier_type)

@@ -5,7 +5,6 @@ Who submits is never held up, and owns the rows until the job is among those tha
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -15,15 +14,10 @@ from typing import Any
 
 from mooncake_store.client import CacheIdentity
 from mooncake_store.client.native import ffi
-from mooncake_store.errors import StoreError
-from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.vllm.settings import TierSettings
 
 __all__ = ["Ended", "TierTransfers"]
-
-log = logging.getLogger("mooncake_store.integrations")
-
-_LOG_PERIOD_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ class TierTransfers:
 
     def __init__(
         self,
-        store: LateClient,
+        store: EngineStore,
         settings: TierSettings,
         identity: CacheIdentity,
         memory: memoryview,
@@ -73,7 +67,6 @@ class TierTransfers:
         self._ended: list[Ended] = []
         self._running = 0
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="mooncake-tier")
-        self._logged_at = -_LOG_PERIOD_S
 
     @property
     def is_idle(self) -> bool:
@@ -83,32 +76,15 @@ class TierTransfers:
 
     def exists(self, names: Sequence[bytes]) -> list[bool]:
         """Return for each name whether it is stored; such a one stays for a while.  Blocks."""
-        client = self._store.client
-        if client is None:
-            return [False] * len(names)
-        try:
-            found = client.exists_numbers(
-                self._keys(names),
-                lease_s=self._settings.lease_s,
-                timeout_s=self._settings.lookup_timeout_s,
-            )
-        except StoreError as error:
-            self._tell("could not look up: %s", error)
-            return [False] * len(names)
-        return [number == 1 for number in found]
+        return self._store.exists(self._keys(names), lease_s=self._settings.lease_s)
 
     def touch(self, names: Sequence[bytes]) -> None:
         """Tell the store, soon, that chunks were used."""
-        client = self._store.client
-        if client is not None and names:
-            try:
-                client.touch(self._keys(names))
-            except StoreError as error:
-                self._tell("could not touch: %s", error)
+        self._store.touch(self._keys(names))
 
     def save(self, job_id: int, names: Sequence[bytes], rows: Sequence[int]) -> None:
         """Store rows under names; what is there already stays."""
-        self._submit(job_id, self._save, names, rows)
+        self._submit(job_id, self._store.save, names, rows)
 
     def load(self, job_id: int, names: Sequence[bytes], rows: Sequence[int]) -> None:
         """Fill rows with what is stored under names."""
@@ -147,14 +123,8 @@ class TierTransfers:
     def _run(
         self, job_id: int, move: Any, names: list[bytes], rows: list[int], began: float
     ) -> None:
-        numbers = [-1] * len(names)
-        client = self._store.client
-        if client is not None and names:
-            addresses = [self._base + row * self._row_bytes for row in rows]
-            try:
-                numbers = move(client, self._keys(names), addresses)
-            except StoreError as error:
-                self._tell("could not move chunks: %s", error)
+        addresses = [self._base + row * self._row_bytes for row in rows]
+        numbers = move(self._keys(names), addresses, [self._row_bytes] * len(rows))
         moved = sum(number > 0 for number in numbers) * self._row_bytes
         is_done = [number >= 0 for number in numbers]
         with self._lock:
@@ -162,28 +132,6 @@ class TierTransfers:
             self._running -= 1
             self._lock.notify_all()
 
-    def _save(self, client: Any, keys: list[str], addresses: list[int]) -> list[int]:
-        made: list[int] = client.put_addresses(
-            keys,
-            addresses,
-            [self._row_bytes] * len(keys),
-            replicas=self._settings.replicas,
-            timeout_s=self._settings.save_timeout_s,
-        )
-        return made
-
-    def _load(self, client: Any, keys: list[str], addresses: list[int]) -> list[int]:
-        read: list[int] = client.get_addresses(
-            keys,
-            addresses,
-            [self._row_bytes] * len(keys),
-            exact=True,
-            timeout_s=self._settings.load_timeout_s,
-        )
-        return read
-
-    def _tell(self, message: str, error: StoreError) -> None:
-        now = time.monotonic()
-        if now - self._logged_at >= _LOG_PERIOD_S:
-            self._logged_at = now
-            log.warning(message, error)
+    def _load(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
+        read = self._store.load(keys, addresses, sizes)
+        return [size or -1 for size in read]

@@ -13,8 +13,6 @@ until the scheduler has heard of it: none of its blocks is saved any more.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,30 +22,15 @@ from typing import Any
 import torch
 
 from mooncake_store.client import CacheIdentity
-from mooncake_store.errors import StoreError
-from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.engine_store import EngineStore, StoreCounts
 from mooncake_store.integrations.vllm.paged_layer import PagedLayer
 from mooncake_store.integrations.vllm.plan import NO_BLOCK, Plan, Transfer
 from mooncake_store.integrations.vllm.settings import VllmSettings
 
-__all__ = ["Counts", "WorkerSide", "slices_of"]
+__all__ = ["WorkerSide", "slices_of"]
 
-log = logging.getLogger("mooncake_store.integrations")
-
-_LOG_PERIOD_S = 10.0
 Memory = tuple[int, int]
 cuda: Any = torch.cuda
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a worker has moved, in blocks; a block of several slices counts once a slice."""
-
-    loaded: int = 0
-    failed: int = 0
-    saved: int = 0
-    known: int = 0  # were stored already
-    refused: int = 0
 
 
 @dataclass(slots=True)
@@ -60,10 +43,6 @@ class _Slice:
     waiting: set[str] = field(default_factory=set)  # layers that are still to be computed
     loading: Future[list[Any]] | None = None
 
-    @property
-    def block_bytes(self) -> int:
-        return sum(layer.block_bytes for layer in self.layers)
-
     def key(self, name: bytes) -> str:
         return self.identity.key(name)
 
@@ -75,24 +54,35 @@ def slices_of(names: Sequence[str], count: int) -> list[list[str]]:
     return [list(names[first:end]) for first, end in pairwise(ends)]
 
 
-def _joined(pieces: Sequence[Memory]) -> list[Memory]:
-    """Return pieces of which those that follow each other in memory are one."""
-    joined: list[Memory] = []
-    for address, length in pieces:
-        if joined and sum(joined[-1]) == address:
-            joined[-1] = (joined[-1][0], joined[-1][1] + length)
-        else:
-            joined.append((address, length))
-    return joined
+def _pieces(
+    layers: Sequence[Sequence[Memory]], count: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return addresses and sizes of the pieces of so many blocks.
+
+    Pieces of layers that follow each other in memory are one.
+
+    Args:
+        layers: Of each layer the memory of every block.
+        count: Blocks.
+    """
+    addresses: list[list[int]] = [[] for _ in range(count)]
+    sizes: list[list[int]] = [[] for _ in range(count)]
+    for memories in layers:
+        for at, (address, size) in enumerate(memories):
+            if addresses[at] and addresses[at][-1] + sizes[at][-1] == address:
+                sizes[at][-1] += size
+            else:
+                addresses[at].append(address)
+                sizes[at].append(size)
+    return addresses, sizes
 
 
 class WorkerSide:
     """Moves what the scheduler has planned; its calls come from the thread that computes."""
 
-    def __init__(self, store: LateClient, settings: VllmSettings) -> None:
+    def __init__(self, store: EngineStore, settings: VllmSettings) -> None:
         self._store = store
         self._settings = settings
-        self.counts = Counts()
         self._slices: list[_Slice] = []
         self._slice_of: dict[str, _Slice] = {}
         self._plan = Plan()
@@ -100,7 +90,6 @@ class WorkerSide:
         self._tainted: set[str] = set()
         self._failed_blocks: set[int] = set()
         self._early: dict[str, Future[bool]] = {}
-        self._logged_at = -_LOG_PERIOD_S
         self._load_stream: Any = None
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="mooncake-store-load")
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="mooncake-store-save")
@@ -151,6 +140,11 @@ class WorkerSide:
             part = _Slice(identity, [by_name[name] for name in names], group or 0)
             self._slices.append(part)
             self._slice_of.update(dict.fromkeys(names, part))
+
+    @property
+    def counts(self) -> StoreCounts:
+        """What has been moved; a block of several slices counts once a slice."""
+        return self._store.counts
 
     # ---- a step ----------------------------------------------------------------------------------
 
@@ -261,28 +255,15 @@ class WorkerSide:
     ) -> tuple[list[bool], list[Any]]:
         """Load a slice of blocks; return for each whether it is there, and what to wait for."""
         targets = [layer.targets(block_ids) for layer in part.layers]
-        buffers = [
-            _joined([memories[at] for memories, _, _ in targets]) for at in range(len(names))
-        ]
-        results: Sequence[Any] = [None] * len(names)
-        client = self._store.client
-        try:
-            if client is not None and names:
-                results = client.get_batch_into(
-                    [part.key(name) for name in names],
-                    buffers,
-                    timeout_s=self._settings.load_timeout_s,
-                )
-        except StoreError as error:
-            self._tell("could not load: %s", error)
-        is_there = [result == part.block_bytes for result in results]
-        self.counts.loaded += sum(is_there)
-        self.counts.failed += len(names) - sum(is_there)
-        return is_there, [finish(self._load_stream) for _, finish, _ in targets]
+        addresses, sizes = _pieces([memories for memories, _, _ in targets], len(names))
+        read = self._store.load([part.key(name) for name in names], addresses, sizes)
+        return [size > 0 for size in read], [finish(self._load_stream) for _, finish, _ in targets]
 
     # ---- saving ----------------------------------------------------------------------------------
 
     def _begin_save(self, part: _Slice) -> None:
+        if self._plan.saves and self._store.is_away:
+            return  # a thread that finds out would cost the step some of its time
         for save in self._plan.saves:
             if save.request_id in self._tainted:
                 continue
@@ -297,35 +278,7 @@ class WorkerSide:
 
     def _save(self, part: _Slice, names: Sequence[bytes], sources: Sequence[Any]) -> None:
         """Save a slice of one request; what cannot be saved is a later miss."""
-        client = self._store.client
-        if client is None:
-            return
         for _, wait, _ in sources:
             wait()
-        values = [_joined([memories[at] for memories, _, _ in sources]) for at in range(len(names))]
-        try:
-            results = client.put_batch(
-                [part.key(name) for name in names],
-                values,
-                chain=True,
-                replicas=self._settings.replicas,
-                timeout_s=self._settings.save_timeout_s,
-            )
-        except StoreError as error:
-            self.counts.refused += len(names)
-            self._tell("could not save: %s", error)
-            return
-        for result in results:
-            if isinstance(result, StoreError):
-                self.counts.refused += 1
-                self._tell("could not save: %s", result)
-            elif result:
-                self.counts.saved += 1
-            else:
-                self.counts.known += 1
-
-    def _tell(self, message: str, error: StoreError) -> None:
-        now = time.monotonic()
-        if now - self._logged_at >= _LOG_PERIOD_S:
-            self._logged_at = now
-            log.warning(message, error)
+        addresses, sizes = _pieces([memories for memories, _, _ in sources], len(names))
+        self._store.save([part.key(name) for name in names], addresses, sizes, chain=True)

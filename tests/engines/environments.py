@@ -7,18 +7,37 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["ENVIRONMENTS", "python_of"]
+__all__ = ["CANNOT_BE_HAD", "ENVIRONMENTS", "python_of", "variables"]
 
+# The one reason for which continuous integration may leave a test out: see tests/conftest.py.
+CANNOT_BE_HAD = "cannot be had here"
+
+ROOT = Path(__file__).parents[2]
 _folder = os.environ.get("MOONCAKE_STORE_ENGINES", "")
 ENVIRONMENTS = Path(_folder) if _folder else None
 
 
 def python_of(engine: str) -> Path:
-    """Return the interpreter of an engine's environment; skip, with the reason, without one."""
+    """Return the interpreter that an engine is installed for; skip, with the reason, without it."""
     assert ENVIRONMENTS is not None, "MOONCAKE_STORE_ENGINES names no folder"
-    folder = ENVIRONMENTS / engine
-    if not (folder / ".installed").is_file():
-        missing = ENVIRONMENTS / f"{engine}.missing"
-        reason = missing.read_text().strip() if missing.is_file() else "it was not tried"
-        pytest.skip(f"{engine} is not installed: {reason}")
-    return folder / "bin/python"
+    folder = ENVIRONMENTS / "python"
+    if (folder / f".installed/requirements-{engine}").is_file():
+        return folder / "bin/python"
+    missing = ENVIRONMENTS / f"{engine}.missing"
+    if missing.is_file():
+        pytest.skip(f"{engine} {CANNOT_BE_HAD}: {missing.read_text().strip()}")
+    pytest.skip(f"{engine} is not installed: run tests/engines/install")
+
+
+def variables() -> dict[str, str]:
+    """Return what a process of an engine has beside this one's variables.
+
+    `install` compiles no modules: what is imported is compiled once, and kept beside the
+    environment, also where this process is told to keep nothing.
+    """
+    assert ENVIRONMENTS is not None, "MOONCAKE_STORE_ENGINES names no folder"
+    return {
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(ENVIRONMENTS / "bytecode"),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}",
+    }

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOT", "LineProcess", "opened"]
+from tests.engines.environments import variables
 
-ROOT = Path(__file__).parents[2]
+__all__ = ["LineProcess", "opened"]
+
 START_S = 500.0  # a first start compiles; a machine may be busy
 ANSWER_S = 300.0  # a hang guard: the machine may be busy
 
@@ -44,7 +45,7 @@ class LineProcess:
         self._process = subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}", **(environment or {})},
+            env={**os.environ, **variables(), **(environment or {})},
         )  # fmt: skip
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -16,7 +16,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="session")
 def lmcache_python() -> Path:
     """The interpreter of LMCache's environment."""
-    return python_of("lmcache-sglang")
+    return python_of("lmcache")
 
 
 @pytest.fixture

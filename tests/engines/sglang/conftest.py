@@ -16,7 +16,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="session")
 def sglang_python() -> Path:
     """The interpreter of SGLang's environment."""
-    return python_of("lmcache-sglang")
+    return python_of("sglang")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def engine(folder: Path, address: str) -> LineProcess:
-    command = [python_of("lmcache-sglang"), SCRIPT, address]
+    command = [python_of("transformers"), SCRIPT, address]
     return LineProcess(command, folder / "transformers.log")
 
 

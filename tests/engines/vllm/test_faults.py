@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.vllm.vllm_process import MIB, ONE_THREAD, PROMPTS, VllmProcess, ours, theirs
+from mooncake_store.errors import PoolFullError
+from tests.engines.vllm.vllm_process import MIB, ONE_THREAD, Known, VllmProcess, ours, theirs
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -22,7 +25,10 @@ OPEN_SECONDS = 6.0  # after so long without a master the breaker is certainly op
 # is printed, since a busy machine decides about milliseconds.
 ADDED_SECONDS_MAX = 0.1
 
-CONNECTORS = ["ours", "mooncake"]
+EXTENSIVE = pytest.param("mooncake", marks=pytest.mark.extensive)
+
+SMALL_POOL_BYTES = 2 * MIB
+PINNED_BYTES = 1 << 15
 
 
 def start(
@@ -38,67 +44,61 @@ def start(
     )
 
 
-def many_of(computed: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Return MANY prompts by name, and what they give."""
-    names = [name for name in computed if name.startswith("many-")][:MANY]
-    assert len(names) == MANY
-    return {name: computed[name] for name in names}
-
-
-def ask_many(
-    engine: VllmProcess, many: dict[str, list[int]], fault: Callable[[], None] | None = None
+def ask(
+    engine: VllmProcess, known: Known, fault: Callable[[], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Ask for all at once, and let something happen while they run."""
-    engine.send({"prompts": [PROMPTS[name] for name in many]})
+    """Ask for MANY at once, let something happen while they run, and check what they get."""
+    engine.send({"prompts": known.prompts[:MANY]})
     if fault is not None:
         time.sleep(0.1)
         assert not engine.has_answered(), "the fault comes too late to test anything"
         fault()
     answers: list[dict[str, Any]] = engine.receive()
+    check(answers, known, MANY)
     return answers
 
 
-def check(answers: list[dict[str, Any]], many: dict[str, list[int]]) -> None:
-    assert [each["finish"] for each in answers] == ["length"] * len(many)
-    for (name, tokens), each in zip(many.items(), answers, strict=True):
-        assert each["tokens"] == tokens, name
+def check(answers: list[dict[str, Any]], known: Known, count: int) -> None:
+    assert [each["finish"] for each in answers] == ["length"] * count
+    for n, each in enumerate(answers):
+        assert each["tokens"] == known.tokens[n], n
 
 
-@pytest.mark.parametrize("connector", CONNECTORS)
+def loaded_by(answers: list[dict[str, Any]]) -> int:
+    return sum(each["loaded"] for each in answers)
+
+
+@pytest.mark.parametrize("connector", ["ours", EXTENSIVE])
 def test_processes_of_the_store_end_in_the_middle_of_requests(
     connector: str,
     vllm_python: Path,
     model: Path,
     logs: Path,
     tmp_path: Path,
-    computed: dict[str, list[int]],
+    known: Known,
     record_property: Callable[[str, object], None],
 ) -> None:
-    many = many_of(computed)
     with (
         Cluster(pool_size_bytes=64 * MIB, servers=1) as cluster,
         start(connector, vllm_python, model, logs, tmp_path, cluster.address, timed=True) as engine,
     ):
-        check(ask_many(engine, many), many)
-        answers = ask_many(engine, many)
-        check(answers, many)
-        assert sum(each["loaded"] for each in answers) >= 150 * MANY  # it works at all
+        ask(engine, known)
+        assert loaded_by(ask(engine, known)) >= 150 * MANY  # it works at all
 
-        check(ask_many(engine, many, lambda: cluster.kill_server(0)), many)
+        ask(engine, known, lambda: cluster.kill_server(0))
         cluster.start_server(0)
-        check(ask_many(engine, many), many)
+        ask(engine, known)
 
-        check(ask_many(engine, many, cluster.servers[0].freeze), many)
+        ask(engine, known, cluster.servers[0].freeze)
         cluster.servers[0].thaw()
-        check(ask_many(engine, many), many)
+        ask(engine, known)
 
-        check(ask_many(engine, many, cluster.kill_master), many)
+        ask(engine, known, cluster.kill_master)
         time.sleep(OPEN_SECONDS)
         engine.ask({"times": True})
-        some = dict(list(many.items())[:ALONE])
-        alone = engine.generate_all([PROMPTS[name] for name in some], one_by_one=True)
-        check(alone, some)
-        assert not any(each["loaded"] for each in alone)
+        alone = engine.generate_all(known.prompts[:ALONE], one_by_one=True)
+        check(alone, known, ALONE)
+        assert not loaded_by(alone)
         times: dict[str, list[float]] = engine.ask({"times": True})
         # Medians: on a busy machine some calls wait for the processor.
         added = sum(
@@ -115,7 +115,47 @@ def test_processes_of_the_store_end_in_the_middle_of_requests(
         deadline = time.monotonic() + 60
         loaded = 0
         while not loaded and time.monotonic() < deadline:
-            answers = ask_many(engine, many)
-            check(answers, many)
-            loaded = sum(each["loaded"] for each in answers)
+            loaded = loaded_by(ask(engine, known))
         assert loaded
+
+
+@pytest.mark.extensive
+@pytest.mark.parametrize("connector", ["ours", "mooncake"])
+def test_a_pool_that_is_too_small_in_the_middle_of_requests(
+    connector: str, vllm_python: Path, model: Path, logs: Path, tmp_path: Path, known: Known
+) -> None:
+    # Each prompt has five blocks of 64 KiB: the pool has room for six, and evicts all the time.
+    with (
+        Cluster(pool_size_bytes=SMALL_POOL_BYTES, servers=1) as cluster,
+        Client(cluster.address, strict=True) as store,
+        start(connector, vllm_python, model, logs, tmp_path, cluster.address) as engine,
+    ):
+        for _ in range(2):
+            ask(engine, known)
+        assert store.counters().totals["objects_evicted_total"] > 0
+
+        # Full of what nobody may evict, from the middle of requests on: nothing more is stored.
+        pinned: list[str] = []
+
+        def fill() -> None:
+            with contextlib.suppress(PoolFullError):
+                while store.put(f"pinned-{len(pinned)}", bytes(PINNED_BYTES), hard_pin=True):
+                    pinned.append(f"pinned-{len(pinned)}")
+
+        def others() -> set[str]:
+            return {each.key for each in store.list()}.difference(pinned)
+
+        ask(engine, known, fill)
+        deadline = time.monotonic() + 60
+        while others() and time.monotonic() < deadline:  # what was looked up stays for 5 s
+            fill()
+            time.sleep(0.2)
+        assert not others()
+        assert not loaded_by(ask(engine, known))
+        assert pinned
+        assert not others()
+
+        store.remove(pinned, force=True)
+        ask(engine, known)
+        last = engine.generate_all(known.prompts[MANY - 1 : MANY])
+        assert loaded_by(last) >= 150

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.engines.vllm.vllm_process import PROMPTS, VllmProcess
+from tests.engines.vllm.vllm_process import Known, VllmProcess
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.extensive]
 
-PROMPT, BRANCH = PROMPTS["prompt"], PROMPTS["branch"]
 PREFILL = "prefill-engine"
 
 
@@ -37,7 +36,7 @@ def prefill(engine: VllmProcess, prompt: list[int], transfer: str) -> None:
 
 
 def test_prefill_and_decode_in_two_engines(
-    vllm_python: Path, model: Path, logs: Path, computed: dict[str, list[int]]
+    vllm_python: Path, model: Path, logs: Path, known: Known
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -68,20 +67,23 @@ def test_prefill_and_decode_in_two_engines(
         start("kv_producer", engine_id=PREFILL) as producer,
         start("kv_consumer") as consumer,
     ):
-        prefill(producer, PROMPT, "first")
-        prefill(producer, BRANCH, "second")
-        first, second = decode(consumer, PROMPT, "first"), decode(consumer, BRANCH, "second")
-        assert (first["tokens"], first["finish"]) == (computed["prompt"], "length")
-        assert (second["tokens"], second["finish"]) == (computed["branch"], "length")
-        assert first["loaded"] >= len(PROMPT) - 1
-        assert second["loaded"] >= len(BRANCH) - 1
+        prefill(producer, known.prompt, "first")
+        prefill(producer, known.branch, "second")
+        first, second = (
+            decode(consumer, known.prompt, "first"),
+            decode(consumer, known.branch, "second"),
+        )
+        assert (first["tokens"], first["finish"]) == (known.first_tokens, "length")
+        assert (second["tokens"], second["finish"]) == (known.branch_tokens, "length")
+        assert first["loaded"] >= len(known.prompt) - 1
+        assert second["loaded"] >= len(known.branch) - 1
 
         # Another prompt's blocks give other tokens: what is sent is what counts.
-        prefill(producer, PROMPT[::-1], "another")
-        assert decode(consumer, PROMPT, "another")["tokens"] != computed["prompt"]
+        prefill(producer, known.prompt[::-1], "another")
+        assert decode(consumer, known.prompt, "another")["tokens"] != known.first_tokens
 
         # Who prefilled is gone before it has sent: the other one computes by itself.
-        prefill(producer, PROMPT, "lost")
+        prefill(producer, known.prompt, "lost")
         producer.kill()
-        lost = decode(consumer, PROMPT, "lost")
-        assert (lost["tokens"], lost["finish"]) == (computed["prompt"], "length")
+        lost = decode(consumer, known.prompt, "lost")
+        assert (lost["tokens"], lost["finish"]) == (known.first_tokens, "length")

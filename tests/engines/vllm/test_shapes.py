@@ -9,11 +9,11 @@ import pytest
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
 from tests.engines.vllm.corruption import corrupted
-from tests.engines.vllm.vllm_process import MIB, PROMPTS, VllmProcess, made, ours
+from tests.engines.vllm.vllm_process import MIB, OTHER, PROMPTS, VllmProcess, made, ours
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.extensive]
 
-PROMPT, OTHER = PROMPTS["prompt"], PROMPTS["other"]
+PROMPT = PROMPTS[0]
 
 
 def test_layers_with_a_window_beside_layers_without(

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.engines.environments import ENVIRONMENTS
+from tests.engines.environments import ENVIRONMENTS, variables
 from tests.engines.line_process import ANSWER_S, START_S, LineProcess
 
-__all__ = ["ONE_THREAD", "PROCESSES", "PROMPTS", "SCRIPT", "VllmProcess", "made", "ours", "theirs"]
+__all__ = [
+    "ONE_THREAD",
+    "OTHER",
+    "PROCESSES",
+    "PROMPTS",
+    "SCRIPT",
+    "Known",
+    "VllmProcess",
+    "made",
+    "ours",
+    "theirs",
+]
 
 SCRIPT = Path(__file__).with_name("engine.py")
 MIB = 1 << 20
@@ -21,13 +34,44 @@ MIB = 1 << 20
 ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # scheduler and worker in others, as by default
 
-_PROMPT = [(7 * at + 3) % 199 for at in range(163)]
-PROMPTS = {
-    "prompt": _PROMPT,
-    "branch": _PROMPT[:100] + [5] * 40,
-    "other": [(5 * at + 1) % 197 for at in range(150)],
-    **{f"many-{n}": [((n + 3) * at + n) % 193 for at in range(161)] for n in range(48)},
-}
+# Five blocks of 32 tokens and a rest.
+PROMPTS = [[((n + 7) * at + 3) % 199 for at in range(163)] for n in range(48)]
+OTHER = [(5 * at + 1) % 197 for at in range(150)]
+
+
+def branch_of(prompt: list[int]) -> list[int]:
+    """Return a prompt that begins as this one."""
+    return prompt[:100] + [5] * 40
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Prompts, and what an engine without a store generates, which is certain of each token.
+
+    Sums depend, in their last bits, on the machine and on what else is computed in the same step;
+    where two tokens are about equally likely, that decides.  Such prompts are not among these.
+
+    Attributes:
+        prompts: Many.
+        tokens: Of each.
+        branch: Begins as the first one.
+        branch_tokens: Of it.
+    """
+
+    prompts: list[list[int]]
+    tokens: list[list[int]]
+    branch: list[int]
+    branch_tokens: list[int]
+
+    @property
+    def prompt(self) -> list[int]:
+        """The first one."""
+        return self.prompts[0]
+
+    @property
+    def first_tokens(self) -> list[int]:
+        """Of the first one."""
+        return self.tokens[0]
 
 
 class VllmProcess(LineProcess):
@@ -119,6 +163,6 @@ def made(python: Path, folder: Path, kind: str) -> Path:
     """Make a small model, and return its folder."""
     subprocess.run(
         [str(python), str(SCRIPT), "make", str(folder), kind],
-        check=True, capture_output=True, timeout=START_S,
+        check=True, capture_output=True, timeout=START_S, env={**os.environ, **variables()},
     )  # fmt: skip
     return folder

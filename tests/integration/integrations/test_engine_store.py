@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ import pytest
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
 from mooncake_store.integrations.engine_store import EngineStore
+from mooncake_store.integrations.settings import StoreSettings
 
 PIECE = 64
 
@@ -38,10 +40,10 @@ def store(shared_cluster: Cluster) -> Iterator[EngineStore]:
 
 
 def opened(address: str) -> EngineStore:
-    return EngineStore(
-        address, lookup_timeout_s=2.0, load_timeout_s=2.0, save_timeout_s=2.0, replicas=1,
-        name="test", patience_s=1.0,
-    )  # fmt: skip
+    settings = StoreSettings(
+        master=address, lookup_timeout_s=2.0, load_timeout_s=2.0, save_timeout_s=2.0
+    )
+    return EngineStore(settings, name="test", patience_s=1.0)
 
 
 @pytest.fixture
@@ -96,11 +98,32 @@ def test_a_pin_lasts_until_it_is_ended(
         assert pins() == [1, 1, 0]
 
 
+def test_a_store_is_away_while_nobody_waits_for_its_master(keys: list[str]) -> None:
+    source = Pieces(1)
+    with Cluster(pool_size_bytes=16 << 20, servers=1) as cluster:
+        store = opened(cluster.address)
+        try:
+            assert not store.is_away
+            cluster.kill_master()
+            deadline = time.monotonic() + 30
+            while not store.is_away and time.monotonic() < deadline:
+                assert store.save(keys[:1], source.addresses, source.sizes) == [-1]
+            assert store.is_away
+            cluster.start_master()
+            while store.is_away and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert not store.is_away
+            assert store.save(keys[:1], source.addresses, source.sizes) == [1]
+        finally:
+            store.close()
+
+
 def test_without_a_store_everything_is_a_miss(keys: list[str]) -> None:
     store = opened("127.0.0.1:1")
     source = Pieces(1)
     try:
         assert store.client is None
+        assert store.is_away
         assert store.exists(keys) == [False] * 3
         assert store.count_prefix(keys) == 0
         assert store.pin(keys, pin_s=1) == [False] * 3

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from mooncake_store import CacheIdentity, Client, ParallelShape
 from mooncake_store.cli.bench.cluster import Cluster
-from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.vllm.paged_layer import PagedLayer
 from mooncake_store.integrations.vllm.plan import Plan
 from mooncake_store.integrations.vllm.scheduler import SchedulerSide
@@ -32,10 +32,10 @@ class Engine:
     """A scheduler's and a worker's half with a paged cache, as vLLM would drive them."""
 
     def __init__(self, address: str, model: str, slices: int, *, shared: bool = False) -> None:
-        self.settings = VllmSettings(layer_slices=slices, lookup_timeout_s=2.0)
-        self.stores = [LateClient(address, patience_s=0.5) for _ in range(2)]
-        self.scheduler = SchedulerSide(self.stores[0], self.settings, BLOCK)
-        self.worker = WorkerSide(self.stores[1], self.settings)
+        settings = VllmSettings(master=address, layer_slices=slices, lookup_timeout_s=2.0)
+        self.stores = [EngineStore(settings, name="test", patience_s=0.5) for _ in range(2)]
+        self.scheduler = SchedulerSide(self.stores[0], BLOCK)
+        self.worker = WorkerSide(self.stores[1], settings)
         if shared:  # all layers of a block beside each other
             whole = torch.zeros(BLOCKS, LAYERS, 2, BLOCK, 6)
             self.caches = {f"l{at}": whole[:, at] for at in range(LAYERS)}
@@ -281,9 +281,9 @@ class HybridEngine:
     """Two groups of layers over the same memory: full attention, and a window of two blocks."""
 
     def __init__(self, address: str, model: str, slices: int) -> None:
-        settings = VllmSettings(layer_slices=slices, lookup_timeout_s=2.0)
-        self.stores = [LateClient(address, patience_s=0.5) for _ in range(2)]
-        self.scheduler = SchedulerSide(self.stores[0], settings, BLOCK, loads_early=True)
+        settings = VllmSettings(master=address, layer_slices=slices, lookup_timeout_s=2.0)
+        self.stores = [EngineStore(settings, name="test", patience_s=0.5) for _ in range(2)]
+        self.scheduler = SchedulerSide(self.stores[0], BLOCK, loads_early=True)
         self.worker = WorkerSide(self.stores[1], settings)
         memory = [torch.zeros(BLOCKS, 2, BLOCK, 6) for _ in range(2)]
         self.groups = [["full-0", "full-1"], ["window-0", "window-1"]]
@@ -366,7 +366,7 @@ def test_each_kind_of_cache_is_loaded_into_its_own_blocks(hybrids: list[HybridEn
         req_id="b", block_ids=([9, 10, 11, 12], [0, 13, 14, 15]), num_computed_tokens=12
     )
     consumer.step([new], {"b": 2}, 3.0)
-    assert (saved.saved, saved.known, saved.failed) == (0, 0, 0)
+    assert (saved.saved, saved.known, saved.missed) == (0, 0, 0)
 
 
 def test_a_request_whose_load_fails_is_computed_and_not_looked_up_again(

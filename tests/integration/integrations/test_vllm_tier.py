@@ -11,7 +11,7 @@ import pytest
 from mooncake_store import CacheIdentity, Client
 from mooncake_store.cli.bench.cluster import Cluster
 from mooncake_store.errors import ConfigError
-from mooncake_store.integrations.late_client import LateClient
+from mooncake_store.integrations.engine_store import EngineStore
 from mooncake_store.integrations.vllm.settings import TierSettings
 from mooncake_store.integrations.vllm.tier_transfers import Ended, TierTransfers
 
@@ -33,8 +33,9 @@ def identity() -> CacheIdentity:
 def tier(
     shared_cluster: Cluster, memory: memoryview, identity: CacheIdentity
 ) -> Iterator[TierTransfers]:
-    store = LateClient(shared_cluster.address)
-    made = TierTransfers(store, TierSettings(), identity, memory)
+    settings = TierSettings(master=shared_cluster.address)
+    store = EngineStore(settings, name="test")
+    made = TierTransfers(store, settings, identity, memory)
     yield made
     made.close()
     store.close()
@@ -104,8 +105,9 @@ def test_a_chunk_that_has_gone_fails_alone(
 
 
 def test_jobs_end_without_a_store(memory: memoryview, identity: CacheIdentity) -> None:
-    store = LateClient("127.0.0.1:1", patience_s=0.1)
-    tier = TierTransfers(store, TierSettings(), identity, memory)
+    settings = TierSettings(master="127.0.0.1:1")
+    store = EngineStore(settings, name="test", patience_s=0.1)
+    tier = TierTransfers(store, settings, identity, memory)
     tier.save(1, NAMES[:1], [0])
     tier.load(2, NAMES[:2], [0, 1])
     tier.drain()
