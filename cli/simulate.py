@@ -99,8 +99,10 @@ def _text(found: Report, title: str, elapsed_s: float) -> str:
         printable(title),
         f"requests   {found.requests:,}: {found.finished:,} finished, {found.good:,} within both "
         f"SLOs ({share:.1%}, {found.goodput_per_s:.2f} a second)",
-        f"refused    {found.rejected_prefill:,} for the TTFT, {found.rejected_decode:,} for the "
-        f"decode pool, {found.rejected_late:,} after their prefill",
+        f"refused    {found.rejected_prefill:,} for the TTFT, "
+        f"{found.rejected_decode + found.rejected_queued:,} for the "
+        f"decode pool, {found.rejected_queued:,} of it after a wait; {found.rejected_late:,} after "
+        "their prefill",
         f"TTFT       mean {t.mean:.2f} s, p50 {t.p50:.2f}, p90 {t.p90:.2f}, p99 {t.p99:.2f}, "
         f"most {t.max:.2f}",
         f"TBT        mean {_milliseconds(b.mean)}, p50 {_milliseconds(b.p50)}, p99 "
@@ -303,7 +305,7 @@ def _row(policy: str, admission: str, speed: float, runs: list[Report]) -> list[
         f"{speed:g}", policy, admission, f"{mean(lambda r: r.ttft_s.mean):.2f} s{spread}",
         f"{mean(lambda r: r.ttft_s.p50):.2f} s", f"{mean(lambda r: r.ttft_s.p99):.2f} s",
         _milliseconds(mean(lambda r: r.tbt_s.p99)), f"{mean(lambda r: r.good / r.requests):.2%}",
-        f"{mean(lambda r: r.rejected_prefill + r.rejected_decode):,.0f}",
+        f"{mean(lambda r: r.refused):,.0f}",
         f"{mean(lambda r: r.rejected_late):,.0f}", f"{mean(lambda r: r.wasted_gpu_s):,.0f} s",
         f"{mean(lambda r: r.hit_tokens):.1%}", f"{mean(lambda r: r.prefill_gpu_s):,.0f}",
     ]  # fmt: skip

@@ -282,11 +282,12 @@ OVERLOADS: dict[str, dict[str, Any]] = {
 def _overload(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
     rows = []
     for limit, cluster in OVERLOADS.items():
-        for admission in (*ADMISSIONS[1:], "predicted, met"):
+        for admission in (*ADMISSIONS[1:], "predicted, met", "forecast, again"):
             tell(f"{limit} {admission}")
             changes = {
                 "admission": admission.split(",")[0],
                 "decode_time": "met" if "met" in admission else "mean",
+                "check_again": "again" in admission,
             }
             config = _config(base, "global", speed=2.0, scheduler=changes, **cluster)
             one = _run(traces["conversation"], config)
@@ -295,7 +296,7 @@ def _overload(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> F
                     limit,
                     admission,
                     f"{one.good:,}",
-                    f"{one.rejected_prefill + one.rejected_decode:,}",
+                    f"{one.refused:,}",
                     f"{one.rejected_late:,}",
                     f"{one.wasted_gpu_s:,.0f}",
                     f"{one.prefill_gpu_s:,.0f}",

@@ -45,6 +45,7 @@ class Report:
         finished: To the last token.
         rejected_prefill: At arrival, for the TTFT.
         rejected_decode: At arrival, for the decode pool.
+        rejected_queued: After a wait, before the prefill, for the decode pool.
         rejected_late: After a prefill that was wasted.
         good: Finished within both SLOs.
         goodput_per_s: Of them a second of the trace.
@@ -68,7 +69,7 @@ class Report:
         decode_load: As above, of decode instances.
         decode_load_deviation: As above.
         load_correlation: Of the two over time; below 0 they swing against each other.
-        rejected_length: Mean prompt of those rejected at arrival, over the trace's mean.
+        rejected_length: Mean prompt of those rejected before a prefill, over the trace's mean.
         top_replicas: Mean replicas of the top keys at the end.
     """
 
@@ -76,6 +77,7 @@ class Report:
     finished: int
     rejected_prefill: int
     rejected_decode: int
+    rejected_queued: int
     rejected_late: int
     good: int
     goodput_per_s: float
@@ -101,6 +103,11 @@ class Report:
     load_correlation: float
     rejected_length: float
     top_replicas: float
+
+    @property
+    def refused(self) -> int:
+        """How many were rejected before a prefill."""
+        return self.rejected_prefill + self.rejected_decode + self.rejected_queued
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON; what is not known is None."""
@@ -165,7 +172,7 @@ def report(replay: Replay) -> Report:
     early = [
         i
         for i, state in enumerate(states)
-        if state in (State.REJECTED_PREFILL, State.REJECTED_DECODE)
+        if state in (State.REJECTED_PREFILL, State.REJECTED_DECODE, State.REJECTED_QUEUED)
     ]
     good = [i for i in finished if ttft[i] <= slo.ttft_s and not tbt[i] > slo.tbt_s]
     span_s = max(trace.span_s / replay.config.replay.speed, 1e-9)
@@ -188,6 +195,7 @@ def report(replay: Replay) -> Report:
         finished=len(finished),
         rejected_prefill=states.count(State.REJECTED_PREFILL),
         rejected_decode=states.count(State.REJECTED_DECODE),
+        rejected_queued=states.count(State.REJECTED_QUEUED),
         rejected_late=len(late),
         good=len(good),
         goodput_per_s=len(good) / span_s,

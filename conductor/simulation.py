@@ -37,6 +37,8 @@ class State(IntEnum):
     """At arrival: the decode pool is, or will be, full."""
     REJECTED_LATE = 4
     """After its prefill, which was wasted."""
+    REJECTED_QUEUED = 5
+    """Before its prefill, which it had waited for: the decode pool has become full."""
 
 
 class Outcome(IntEnum):
@@ -216,6 +218,7 @@ def _native_config(config: SimConfig) -> Any:
     native.output_initial = scheduler.output_initial
     patience_s = math.inf if scheduler.admission == "all" else scheduler.decode_patience_s
     native.decode_patience_s = patience_s
+    native.checks_again = scheduler.check_again
     native.margin = scheduler.forecast_margin
     native.hotspot_interval_s = scheduler.replicate_interval_s
     native.hotspot_share = scheduler.replicate_share

@@ -39,7 +39,8 @@ typedef struct cd_sim_config {
 
     uint32_t admission;
     double threshold;
-    double margin; /* of the forecast */
+    double margin;     /* of the forecast */
+    bool checks_again; /* before a prefill begins: the decode instance, and whether there is room */
     double ttft_slo_s;
     cd_decode_limits decode;
     double decode_s_initial; /* t_d before anybody has finished */
@@ -97,7 +98,8 @@ enum {
     CD_FINISHED = 1,
     CD_REJECTED_PREFILL = 2,
     CD_REJECTED_DECODE = 3,
-    CD_REJECTED_LATE = 4
+    CD_REJECTED_LATE = 4,
+    CD_REJECTED_QUEUED = 5
 };
 
 typedef struct cd_sim cd_sim;

@@ -145,6 +145,14 @@ static void heap_take(block_cache *cache, uint32_t entry) {
 
 /* ---- entries ---------------------------------------------------------------------------------------- */
 
+void cache_drop(block_cache *cache, uint32_t entry) {
+    table_take(cache, cache->entries[entry].block);
+    cache->entries[entry].block = UINT32_MAX;
+    cache->entries[entry].heap = cache->free_entry;
+    cache->free_entry = entry;
+    cache->count--;
+}
+
 uint32_t cache_insert(block_cache *cache, uint32_t block, uint32_t position, uint32_t *evicted) {
     *evicted = UINT32_MAX;
     if (cache->capacity != 0 && cache->count >= cache->capacity) {
@@ -153,10 +161,7 @@ uint32_t cache_insert(block_cache *cache, uint32_t block, uint32_t position, uin
         uint32_t victim = cache->heap[0].entry;
         heap_take(cache, victim);
         *evicted = cache->entries[victim].block;
-        table_take(cache, *evicted);
-        cache->entries[victim].heap = cache->free_entry;
-        cache->free_entry = victim;
-        cache->count--;
+        cache_drop(cache, victim);
     }
     if (cache->free_entry == NO_ENTRY && !grow(cache))
         return NO_ENTRY;

@@ -39,6 +39,8 @@ void cache_close(block_cache *cache);
 uint32_t cache_find(const block_cache *cache, uint32_t block);
 /* A new, pinned entry.  NO_ENTRY: everything is pinned, or there is no memory; *evicted: who went, or UINT32_MAX. */
 uint32_t cache_insert(block_cache *cache, uint32_t block, uint32_t position, uint32_t *evicted);
+/* Forgets an entry with one pin. */
+void cache_drop(block_cache *cache, uint32_t entry);
 void cache_pin(block_cache *cache, uint32_t entry);
 void cache_unpin(block_cache *cache, uint32_t entry);
 void cache_use(block_cache *cache, uint32_t entry, uint64_t used);

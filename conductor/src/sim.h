@@ -136,6 +136,10 @@ void sim_land(cd_sim *sim, uint32_t request);
 void sim_sample(cd_sim *sim);
 
 void sim_arrive(cd_sim *sim, uint32_t request);
+/* Whether the decode pool still has room for a request whose prefill could begin now; its instance is chosen anew. */
+bool sim_has_room_yet(cd_sim *sim, uint32_t request);
+/* Lets a request go that has left the queue; false: others count on what it computes. */
+bool sim_refuse_queued(cd_sim *sim, uint32_t request);
 bool sim_wait(cd_sim *sim, uint32_t waiter, uint32_t *waiters);
 void sim_wake(cd_sim *sim, uint32_t *waiters);
 void sim_begin_fetch(cd_sim *sim, uint32_t request);

@@ -59,6 +59,9 @@ static void look(cd_sim *sim, sim_request *request) {
         };
         sim_line(sim, i, shortest_s, &view->queue_s, &view->behind);
     }
+}
+
+static void look_at_decoding(cd_sim *sim) {
     for (uint32_t i = 0; i < sim->config.decode_instances; i++) {
         const decode_node *node = &sim->decode[i];
         sim->decode_views[i] = (cd_decode_view){
@@ -71,10 +74,14 @@ static void look(cd_sim *sim, sim_request *request) {
     }
 }
 
-static void fill_flights(cd_sim *sim) {
+/* All that are under way but one. */
+static uint32_t fill_flights(cd_sim *sim, const sim_request *without) {
+    uint32_t count = 0;
     for (uint32_t i = 0; i < sim->flying_count; i++) {
         const sim_request *request = &sim->requests[sim->flying[i]];
-        cd_flight *flight = &sim->flights[i];
+        if (request == without)
+            continue;
+        cd_flight *flight = &sim->flights[count++];
         const decode_node *node = &sim->decode[request->decode];
         bool decodes = request->has_prefill_ended;
         *flight = (cd_flight){
@@ -87,18 +94,19 @@ static void fill_flights(cd_sim *sim) {
             flight->generated = (double)(node->iteration - request->join_iteration);
         flight->tokens += flight->generated;
     }
+    return count;
 }
 
-static double look_ahead(cd_sim *sim, const sim_request *request, const cd_prefill_choice *prefill,
+static double look_ahead(cd_sim *sim, const sim_request *request, double ttft_s,
                          int32_t *instance) {
     const cd_sim_config *config = &sim->config;
-    fill_flights(sim);
+    uint32_t flights = fill_flights(sim, request);
     double decode_s = sim->mean_decode_s;
     if (config->weighs_decode_s && decode_s > 0)
         decode_s = sim->mean_decode_square / decode_s;
     cd_forecast forecast = {
         .now_s = sim->now_s,
-        .at_s = sim->now_s + prefill->ttft_s,
+        .at_s = sim->now_s + ttft_s,
         .decode_s = decode_s,
         .survival = sim->survival,
         .survival_bins = SURVIVAL_BINS,
@@ -111,28 +119,98 @@ static double look_ahead(cd_sim *sim, const sim_request *request, const cd_prefi
     double expected = config->admission == CD_ADMIT_ORACLE ? request->output : sim->mean_output;
     return cd_pool_load_at(config->admission, &config->believed, &config->decode, request->tokens,
                            expected, sim->decode_views, config->decode_instances, sim->flights,
-                           sim->flying_count, &forecast, instance);
+                           flights, &forecast, instance);
 }
 
-/* What speaks against the request: CD_PENDING if nothing. */
-static int admit(cd_sim *sim, const sim_request *request, const cd_prefill_choice *prefill,
-                 cd_decode_choice *decode) {
+/* Whether the decode pool speaks against a request whose first token is predicted in ttft_s; who foresees that chooses
+ * the instance, too. */
+static bool has_no_room(cd_sim *sim, const sim_request *request, double ttft_s, int32_t *instance) {
     const cd_sim_config *config = &sim->config;
-    if (config->admission == CD_ADMIT_ALL)
-        return CD_PENDING;
-    if (prefill->ttft_s / config->ttft_slo_s > config->threshold)
-        return CD_REJECTED_PREFILL;
     double load = 0;
     if (config->admission == CD_ADMIT_EARLY) {
         load = cd_pool_load(&config->believed, &config->decode, request->tokens, sim->decode_views,
                             config->decode_instances);
     } else if (config->admission >= CD_ADMIT_PREDICTED) {
-        int32_t instance = -1;
-        load = look_ahead(sim, request, prefill, &instance);
-        if (instance >= 0)
-            decode->instance = instance;
+        int32_t chosen = -1;
+        load = look_ahead(sim, request, ttft_s, &chosen);
+        if (chosen >= 0)
+            *instance = chosen;
     }
-    return load > config->threshold ? CD_REJECTED_DECODE : CD_PENDING;
+    return load > config->threshold;
+}
+
+/* What speaks against the request: CD_PENDING if nothing. */
+static int admit(cd_sim *sim, const sim_request *request, const cd_prefill_choice *prefill,
+                 cd_decode_choice *decode) {
+    if (sim->config.admission == CD_ADMIT_ALL)
+        return CD_PENDING;
+    if (prefill->ttft_s / sim->config.ttft_slo_s > sim->config.threshold)
+        return CD_REJECTED_PREFILL;
+    return has_no_room(sim, request, prefill->ttft_s, &decode->instance) ? CD_REJECTED_DECODE
+                                                                         : CD_PENDING;
+}
+
+static void promise(cd_sim *sim, const sim_request *request, double sign) {
+    decode_node *node = &sim->decode[request->decode];
+    node->promised += sign;
+    node->promised_tokens += sign * request->tokens;
+    node->promised_reserved += sign * request->reserved_tokens;
+}
+
+bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
+    const cd_sim_config *config = &sim->config;
+    sim_request *request = &sim->requests[id];
+    promise(sim, request, -1);
+    look_at_decoding(sim);
+    cd_decode_choice decode;
+    cd_choose_decode(&config->believed, &config->decode, request->tokens, sim->mean_output,
+                     sim->decode_views, config->decode_instances, sim->turn, &decode);
+    bool is_full = has_no_room(sim, request, request->predicted_s, &decode.instance);
+    if (!is_full) {
+        request->decode = decode.instance;
+        sim_set(sim, id, CD_DECODE_INSTANCE, decode.instance);
+    }
+    promise(sim, request, 1);
+    return !is_full;
+}
+
+/* Blocks that somebody counts on are computed all the same, and then the request may as well go on. */
+static bool is_needed(const cd_sim *sim, uint32_t id) {
+    const sim_request *request = &sim->requests[id];
+    const block_cache *cache = &sim->prefill[request->prefill].cache;
+    for (uint32_t i = request->local_blocks; i < request->kept_blocks; i++) {
+        uint32_t entry = cache_find(cache, request->blocks[i]);
+        uint32_t own_pins = sim->config.pins_queued ? 1 : 0;
+        if (entry != NO_ENTRY && cache->entries[entry].producer == id &&
+            cache->entries[entry].pins > own_pins)
+            return true;
+    }
+    return request->waiters != NONE;
+}
+
+bool sim_refuse_queued(cd_sim *sim, uint32_t id) {
+    sim_request *request = &sim->requests[id];
+    if (is_needed(sim, id))
+        return false;
+    block_cache *cache = &sim->prefill[request->prefill].cache;
+    for (uint32_t i = 0; i < request->kept_blocks; i++) {
+        uint32_t entry = cache_find(cache, request->blocks[i]);
+        bool is_own = entry != NO_ENTRY && cache->entries[entry].producer == id;
+        if (!is_own && sim->config.pins_queued)
+            cache_unpin(cache, entry);
+        if (!is_own)
+            continue;
+        if (!sim->config.pins_queued)
+            cache_pin(cache, entry);
+        cd_key gone = {.low = request->blocks[i]};
+        cd_index_remove(sim->index, (uint32_t)request->prefill, 0, &gone, 1);
+        cache_drop(cache, entry);
+    }
+    promise(sim, request, -1);
+    sim_land(sim, id);
+    sim_set(sim, id, CD_STATE, CD_REJECTED_QUEUED);
+    sim_set(sim, id, CD_END, sim->now_s);
+    return true;
 }
 
 void sim_cache_block(cd_sim *sim, uint32_t instance, uint32_t request, uint32_t position,
@@ -231,11 +309,8 @@ static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
     node->queue[node->queue_count++] = id; /* has room for every request */
     node->queued_s += request->predicted_s;
     request->is_queued = true;
-    decode_node *target = &sim->decode[decode->instance];
     request->reserved_tokens = request->tokens + sim->mean_output;
-    target->promised++;
-    target->promised_tokens += request->tokens;
-    target->promised_reserved += request->reserved_tokens;
+    promise(sim, request, 1);
     request->flying = sim->flying_count;
     sim->flying[sim->flying_count++] = id;
     double since_s = sim->now_s - sim->last_accept_s, window_s = 30;
@@ -264,6 +339,7 @@ void sim_arrive(cd_sim *sim, uint32_t id) {
     const cd_sim_config *config = &sim->config;
     sim_request *request = &sim->requests[id];
     look(sim, request);
+    look_at_decoding(sim);
     uint64_t turn = config->selection.rule == CD_RANDOM ? mixed(config->seed ^ ((uint64_t)id << 20))
                                                         : sim->turn;
     sim->turn++;

@@ -159,8 +159,6 @@ static void check_prefix(cd_sim *sim, uint32_t id) {
 static void begin(cd_sim *sim, uint32_t id) {
     sim_request *request = &sim->requests[id];
     prefill_node *node = &sim->prefill[request->prefill];
-    node->queued_s = node->queue_count == 0 ? 0 : node->queued_s - request->predicted_s;
-    request->is_queued = false;
     if (!sim->config.pins_queued)
         check_prefix(sim, id);
     double n = request->tokens, p = request->prefix_tokens;
@@ -189,15 +187,20 @@ static void begin(cd_sim *sim, uint32_t id) {
 
 void sim_start_prefills(cd_sim *sim, uint32_t instance) {
     prefill_node *node = &sim->prefill[instance];
-    if (node->is_busy)
-        return;
-    uint32_t at = sim_next_in_queue(sim, instance);
-    if (at == NONE)
-        return;
-    uint32_t id = node->queue[at];
-    memmove(node->queue + at, node->queue + at + 1,
-            (--node->queue_count - at) * sizeof *node->queue);
-    begin(sim, id);
+    while (!node->is_busy) {
+        uint32_t at = sim_next_in_queue(sim, instance);
+        if (at == NONE)
+            return;
+        uint32_t id = node->queue[at];
+        memmove(node->queue + at, node->queue + at + 1,
+                (--node->queue_count - at) * sizeof *node->queue);
+        sim_request *request = &sim->requests[id];
+        node->queued_s = node->queue_count == 0 ? 0 : node->queued_s - request->predicted_s;
+        request->is_queued = false;
+        if (sim->config.checks_again && !sim_has_room_yet(sim, id) && sim_refuse_queued(sim, id))
+            continue;
+        begin(sim, id);
+    }
 }
 
 void sim_end_prefill(cd_sim *sim, uint32_t id) {

@@ -78,6 +78,7 @@ static cd_sim_config make_config(void) {
         .admission = draw(6),
         .threshold = 1,
         .margin = draw(2),
+        .checks_again = draw(2),
         .ttft_slo_s = 10,
         .decode = {.tbt_slo_s = 0.1,
                    .capacity_tokens = 50000 + draw(1000000),

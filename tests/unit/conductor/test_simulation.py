@@ -295,7 +295,7 @@ def tight(**changes: Any) -> SimConfig:
 @pytest.mark.parametrize("admission", ADMISSIONS)
 def test_everybody_ends_and_is_counted_once(sample: Trace, policy: str, admission: str) -> None:
     found = report(simulate(sample, tight(policy=policy, admission=admission)))
-    ended = found.finished + found.rejected_prefill + found.rejected_decode + found.rejected_late
+    ended = found.finished + found.refused + found.rejected_late
     assert ended == found.requests == 1000
     if admission == "all":
         assert found.finished == 1000
@@ -400,6 +400,72 @@ def test_without_the_refused_ones_everything_is_the_same(sample: Trace, admissio
     for outcome in (Outcome.STATE, Outcome.TTFT, Outcome.PREFIX_TOKENS, Outcome.END):
         expected = [replay.column(outcome)[i] for i in kept]
         assert column(again, outcome) == pytest.approx(expected, nan_ok=True)
+
+
+def test_who_is_refused_in_the_queue_leaves_nothing_behind() -> None:
+    # Each prompt takes 0.9 s; the first answers fill the decode node for minutes.
+    block = iter(range(100))
+    trace = make([
+        (0.1 * i, 8192, 2000, [next(block) for _ in range(16)]) for i in range(4)
+    ] + [(5.0, 8192, 2000, [48, 49])])  # fmt: skip
+    setup: dict[str, Any] = {
+        "prefill_nodes": 1, "decode_nodes": 1, "decode_batch_max": 2, "admission": "early",
+    }  # fmt: skip
+    late = simulate(trace, configure(**setup))
+    assert [int(state) for state in late.column(Outcome.STATE)] == [1, 1, 4, 4, 3]
+    asked = simulate(trace, configure(**setup, check_again=True))
+    assert [int(state) for state in asked.column(Outcome.STATE)] == [1, 1, 5, 5, 3]
+    work = column(asked, Outcome.PREFILL_WORK)
+    assert work[2] == work[3] == 0 < work[1]
+    assert report(asked).wasted_gpu_s == 0 < report(late).wasted_gpu_s
+    # The third prompt's blocks were promised, and are not there.
+    later = make([
+        *[(0.1 * i, 8192, 2000, list(range(16 * i, 16 * i + 16))) for i in range(3)],
+        (300.0, 8192, 2, list(range(32, 48))),
+    ])  # fmt: skip
+    again = simulate(later, configure(**setup, check_again=True))
+    assert [int(state) for state in again.column(Outcome.STATE)] == [1, 1, 5, 1]
+    assert column(again, Outcome.PREFIX_TOKENS)[3] == 0
+
+
+def test_who_computes_what_others_wait_for_is_not_refused_in_the_queue() -> None:
+    shared = list(range(8))
+    trace = make([
+        (0.0, 8192, 2000, []), (0.1, 8192, 2000, []), (0.2, 8192, 2000, shared),
+        (0.3, 8192, 2000, shared),
+    ])  # fmt: skip
+    setup: dict[str, Any] = {
+        "prefill_nodes": 1, "decode_nodes": 1, "decode_batch_max": 2, "admission": "early",
+        "check_again": True,
+    }  # fmt: skip
+    states = [int(state) for state in simulate(trace, configure(**setup)).column(Outcome.STATE)]
+    assert states == [State.FINISHED, State.FINISHED, State.REJECTED_LATE, State.REJECTED_QUEUED]
+
+
+def test_a_decode_instance_is_chosen_anew_when_the_prefill_begins() -> None:
+    # At arrival 60,000 tokens are promised to one of the two; when the last prefill begins they
+    # are through, and the long answer of the other one is not.
+    trace = make([
+        (0.0, 8192, 3000, []), (0.01, 60_000, 2, []), (0.02, 8192, 2, []), (0.03, 8192, 2, []),
+    ])  # fmt: skip
+    setup: dict[str, Any] = {"prefill_nodes": 1, "decode_nodes": 2, "admission": "baseline"}
+    fixed = column(simulate(trace, configure(**setup)), Outcome.DECODE_INSTANCE)
+    anew = column(simulate(trace, configure(**setup, check_again=True)), Outcome.DECODE_INSTANCE)
+    assert fixed[3] == fixed[0] != fixed[1]
+    assert anew[3] == anew[1] != anew[0]
+
+
+def test_forecasts_waste_less_than_looking_at_the_present(sample: Trace) -> None:
+    for nodes, batch in ((1, 60), (4, 14)):
+        setup: dict[str, Any] = {
+            "speed": 2.0, "decode_nodes": nodes, "decode_batch_max": batch, "error_sigma": 0.2,
+        }  # fmt: skip
+        baseline, early, forecast = (
+            report(simulate(sample, configure(admission=name, **setup, check_again=again)))
+            for name, again in (("baseline", False), ("early", False), ("forecast", True))
+        )
+        assert forecast.wasted_gpu_s < early.wasted_gpu_s < baseline.wasted_gpu_s
+        assert forecast.good >= early.good
 
 
 def test_copies_ahead_of_demand_shorten_the_wait_at_a_busy_sender() -> None:
