@@ -85,6 +85,13 @@ class ConductorConfig:
     )
     instances_max: int = setting(64, "instances at a time", minimum=1, maximum=512)
     servers_max: int = setting(64, "store servers at a time", minimum=1, maximum=512)
+    connections_max: int = setting(
+        4096, "of HTTP at a time, and of the proxy; more are answered 503", minimum=8, maximum=65536
+    )
+    receive_timeout_s: float = setting(
+        10.0, "how long a request's head, and then its body, may take to arrive", minimum=0.05,
+        maximum=600,
+    )  # fmt: skip
     requests_max: int = setting(65_536, "requests under way", minimum=16, maximum=2**20)
     heartbeat_interval_s: float = setting(
         1.0, "how often an instance shall tell that it lives", minimum=0.05, maximum=60

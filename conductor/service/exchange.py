@@ -17,7 +17,7 @@ from mooncake_store.conductor.service.completion import Completion, OutputCount
 from mooncake_store.conductor.service.core import ConductorCore
 from mooncake_store.conductor.service.decision import Decision, Refusal
 from mooncake_store.conductor.service.documents import Report, error_document
-from mooncake_store.conductor.service.http_api import refusal_response
+from mooncake_store.conductor.service.http_api import late_body_response, refusal_response
 from mooncake_store.conductor.service.upstream import Head, Headers, Upstream
 from mooncake_store.errors import ProtocolError, RequestError, StoreError, UnavailableError
 from mooncake_store.logs import log_event
@@ -93,11 +93,14 @@ class Exchange(Response):
         try:
             left_s = self._deadline_s()
             until_s = self._core.now_s() + left_s
-            completion = Completion(await asyncio.wait_for(self._body(), left_s))
+            body_s = min(left_s, self._core.config.receive_timeout_s)
+            completion = Completion(await asyncio.wait_for(self._body(), body_s))
         except ClientDisconnect:
             return CLIENT_GONE
         except asyncio.TimeoutError:
-            return await self._refuse(_timed_out(), scope, receive, send)
+            is_late = self._core.now_s() >= until_s
+            refused = _timed_out() if is_late else late_body_response()
+            return await self._refuse(refused, scope, receive, send)
         except _TooMuch as error:
             return await self._refuse(error.response, scope, receive, send)
         except RequestError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -23,7 +25,7 @@ from mooncake_store.conductor.service.documents import (
 )
 from mooncake_store.errors import LimitError, RequestError, StoreError, UnknownInstanceError
 
-__all__ = ["BODY_BYTES_MAX", "read_body", "refusal_response", "routes"]
+__all__ = ["BODY_BYTES_MAX", "late_body_response", "read_body", "refusal_response", "routes"]
 
 BODY_BYTES_MAX = 64 << 20
 """Of a request: a prompt of 10 million tokens."""
@@ -33,12 +35,24 @@ _READ_BODY = "read body"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-async def read_body(request: Request) -> bytes:
+class _LateBody(Exception):
+    """A body that did not come in time."""
+
+
+async def read_body(request: Request, timeout_s: float) -> bytes:
     """Return a body of bounded size.
 
     Raises:
         RequestError: It is larger.
+        _LateBody: It takes longer.
     """
+    try:
+        return await asyncio.wait_for(_whole_body(request), timeout_s)
+    except asyncio.TimeoutError as error:
+        raise _LateBody from error
+
+
+async def _whole_body(request: Request) -> bytes:
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -46,6 +60,12 @@ async def read_body(request: Request) -> bytes:
             raise RequestError(f"the body has more than {BODY_BYTES_MAX} bytes", stage=_READ_BODY)
         parts.append(part)
     return b"".join(parts)
+
+
+def late_body_response() -> JSONResponse:
+    """Return 408; what may still come of the body is not waited for."""
+    told = {"type": "timeout", "code": "deadline", "message": "the body did not come in time"}
+    return JSONResponse({"error": told}, 408, headers={"connection": "close"})
 
 
 def refusal_response(refusal: Refusal) -> JSONResponse:
@@ -74,6 +94,8 @@ def _answered(handler: Handler) -> Handler:
             return await handler(request)
         except StoreError as error:
             return JSONResponse(error_document(error), _status_of(error))
+        except _LateBody:
+            return late_body_response()
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
 
@@ -83,8 +105,11 @@ def _answered(handler: Handler) -> Handler:
 def routes(core: ConductorCore) -> list[Route]:
     """Return the routes of the API; docs/conductor.md describes them."""
 
+    async def document_of(request: Request) -> dict[str, Any]:
+        return parse(await read_body(request, core.config.receive_timeout_s))
+
     async def schedule(request: Request) -> Response:
-        document = parse(await read_body(request))
+        document = await document_of(request)
         wanted, is_tracked = read_request(document, core.names, core.new_request_id())
         decided = core.schedule(wanted, is_tracked=is_tracked)
         if isinstance(decided, Refusal):
@@ -92,7 +117,7 @@ def routes(core: ConductorCore) -> list[Route]:
         return JSONResponse(decision_document(decided, core.names))
 
     async def report(request: Request) -> Response:
-        report = read_report(parse(await read_body(request)))
+        report = read_report(await document_of(request))
         core.report(request.path_params["request_id"], report)
         return JSONResponse({})
 
@@ -100,12 +125,12 @@ def routes(core: ConductorCore) -> list[Route]:
         return JSONResponse({"instances": core.instances()})
 
     async def register(request: Request) -> Response:
-        found = core.register(read_registration(parse(await read_body(request))))
+        found = core.register(read_registration(await document_of(request)))
         return JSONResponse(core.registration_document(found))
 
     async def heartbeat(request: Request) -> Response:
         name = request.path_params["name"]
-        counts = core.heartbeat(name, parse(await read_body(request)))
+        counts = core.heartbeat(name, await document_of(request))
         return JSONResponse({"counts": counts})
 
     async def drain(request: Request) -> Response:
@@ -118,7 +143,7 @@ def routes(core: ConductorCore) -> list[Route]:
 
     async def blocks(request: Request) -> Response:
         name = request.path_params["name"]
-        result = core.block_events(name, parse(await read_body(request)))
+        result = core.block_events(name, await document_of(request))
         return JSONResponse({"result": result, "needs_snapshot": core.needs_snapshot(name)})
 
     async def explain(request: Request) -> Response:

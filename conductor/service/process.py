@@ -34,7 +34,6 @@ logger = logging.getLogger("mooncake_store.conductor")
 
 _SWEEP_S = 0.2
 _LIVE_S = 5.0
-_CONNECTIONS_MAX = 4096
 _LOOP_S = 10.0  # what a thread waits for the loop, or the loop for a thread, at the most
 
 
@@ -93,7 +92,7 @@ class ConductorProcess:
 
     async def _start(self, config: ConductorConfig) -> Endpoints:
         ports.family_of(config.address)
-        raise_descriptor_limit(_CONNECTIONS_MAX + 256)
+        raise_descriptor_limit(config.connections_max * (4 if config.proxy else 1) + 256)
         self._reserve("HTTP", config.http_port).listen(1024)
         app = application(
             live=self._live,
@@ -102,14 +101,16 @@ class ConductorProcess:
             exposition=self._exposition,
             more=self._routes(),
         )
-        self._http = HttpServer(app, self._held["HTTP"], connections_max=_CONNECTIONS_MAX)
+        bounds: dict[str, Any] = {
+            "connections_max": config.connections_max,
+            "head_timeout_s": config.receive_timeout_s,
+        }
+        self._http = HttpServer(app, self._held["HTTP"], **bounds)
         self._http.start()
         if config.proxy:
             self._reserve("proxy", config.proxy_port).listen(1024)
             self._proxy = Proxy(self.core)
-            self._proxy_http = HttpServer(
-                self._proxy.application(), self._held["proxy"], connections_max=_CONNECTIONS_MAX
-            )
+            self._proxy_http = HttpServer(self._proxy.application(), self._held["proxy"], **bounds)
             self._proxy_http.start()
         if config.grpc:
             await self._start_grpc(config)

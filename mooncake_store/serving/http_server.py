@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mooncake_store.protocol.frames import WIRE_VERSION, WIRE_VERSION_OLDEST
+from mooncake_store.serving.http_protocol import DeadlineProtocol
 from mooncake_store.serving.process import Check
 from mooncake_store.version import __version__
 
@@ -101,11 +103,21 @@ class HttpServer:
         app: What it serves.
         held: The socket.
         connections_max: At a time; more are answered 503.
+        head_timeout_s: How long the head of a request may take to arrive.
     """
 
-    def __init__(self, app: Starlette, held: socket.socket, *, connections_max: int = 256) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        held: socket.socket,
+        *,
+        connections_max: int = 256,
+        head_timeout_s: float = 10.0,
+    ) -> None:
+        protocol: Any = functools.partial(DeadlineProtocol, head_timeout_s=head_timeout_s)
         config = uvicorn.Config(
             app,
+            http=protocol,
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -217,3 +221,69 @@ def test_health_metrics_and_version(conductor: Conductor) -> None:
 def test_a_taken_port_names_its_holder(conductor: Conductor, start: Start) -> None:
     port = str(conductor.ports["http"])
     assert run(["conductor", "--http-port", port, "--log-level", "error"]) == 5
+
+
+@pytest.fixture
+def bounded(start: Start) -> Conductor:
+    return start("--receive-timeout", "500ms", "--connections-max", "16", "--proxy",
+                 "--proxy-port", "0")  # fmt: skip
+
+
+def said(client: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while part := client.recv(4096):
+            found += part
+    return found
+
+
+@pytest.mark.parametrize("port", ["http", "proxy"])
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/schedule HTTP/1.1\r\nhost: x\r\nx-slow: "])
+def test_a_head_that_does_not_come_has_a_deadline(
+    bounded: Conductor, begun: bytes, port: str
+) -> None:
+    with socket.create_connection(("127.0.0.1", bounded.ports[port]), timeout=20) as client:
+        client.sendall(begun)
+        began_s = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began_s < 15 and not select.select([client], [], [], 0.1)[0]:
+                client.sendall(b"x" if begun else b"")  # a byte at a time keeps nothing open
+        assert said(client) == b""
+        assert 0.4 < time.monotonic() - began_s < 15
+
+
+def test_the_next_head_on_a_connection_has_a_deadline_too(bounded: Conductor) -> None:
+    with socket.create_connection(("127.0.0.1", bounded.ports["http"]), timeout=20) as client:
+        client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b" 200 " in client.recv(4096)
+        client.sendall(b"GET /li")
+        assert said(client) == b""
+
+
+def test_a_body_that_does_not_come_has_a_deadline(bounded: Conductor) -> None:
+    with socket.create_connection(("127.0.0.1", bounded.ports["http"]), timeout=20) as client:
+        client.sendall(b"POST /v1/schedule HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        began_s = time.monotonic()
+        with contextlib.suppress(OSError):
+            while not select.select([client], [], [], 0.1)[0]:
+                client.sendall(b" ")
+        found = said(client)
+        assert b" 408 " in found and b"the body did not come in time" in found
+        assert time.monotonic() - began_s < 15
+
+
+def test_connections_that_say_nothing_keep_nobody_else_out_for_long(bounded: Conductor) -> None:
+    idle = [
+        socket.create_connection(("127.0.0.1", bounded.ports["http"]), timeout=20)
+        for _ in range(40)
+    ]
+    try:
+        assert bounded.ask("GET", "/livez")[0] == 503  # more than there is room for
+        end_s = time.monotonic() + 15
+        while bounded.ask("GET", "/livez")[0] != 200:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+    finally:
+        for one in idle:
+            one.close()

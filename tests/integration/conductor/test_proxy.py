@@ -253,6 +253,13 @@ def test_a_body_that_does_not_come_has_a_deadline(proxy: Conductor) -> None:
         assert b" 504 " in client.recv(64)
 
 
+def test_a_body_that_trickles_is_late_before_the_requests_deadline(start: Start) -> None:
+    proxy = start("--proxy", "--proxy-port", "0", "--receive-timeout", "300ms")
+    with socket.create_connection(("127.0.0.1", proxy.ports["proxy"]), timeout=20) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert b" 408 " in client.recv(64)
+
+
 def test_a_client_that_is_gone_ends_its_request(proxy: Conductor, engines: list[Engine]) -> None:
     proxy.register("a", "both", url=engines[0].url)
     engines[0].pause_s = 10.0
