@@ -22,6 +22,8 @@ from typing import Any, Protocol
 PAGE = 4096
 # What measured puts leave in the pool: more than caches hold, and room for the pools beside it.
 PUT_BYTES_HELD = 160 << 20
+# Of one call.
+BATCH_KEYS_MAX = 1 << 16
 _serials = itertools.count()
 STAMP = struct.Struct("<QQ")  # number of the object, number of the page in it
 
@@ -111,7 +113,9 @@ class Operations:
 
     def drop(self, name: str) -> dict[str, Any]:
         """Remove a pool."""
-        self.store.remove_many(self.objects.pop(name))
+        keys = self.objects.pop(name)
+        for first in range(0, len(keys), BATCH_KEYS_MAX):
+            self.store.remove_many(keys[first : first + BATCH_KEYS_MAX])
         self.next.pop(name, None)
         return {}
 

@@ -9,15 +9,16 @@
  * request as the first time; a new one knows nothing of this put unless something was sealed: then the versions
  * tell whether it is this put that has survived.
  *
- * A large batch goes in two halves, each with requests and a connection of its own: while the bytes of one half are
- * written, the master works on the other's PUT_START or PUT_END.
+ * A large batch goes in two halves, each with requests and connections of its own: while the bytes of one half are
+ * written, the master works on the other's PUT_START or PUT_END.  Small objects' bytes of both halves are under way at
+ * once, so that neither master nor server waits for what this client has to do between two of their answers.
  */
 #include <stdio.h>
 #include <time.h>
 
 #include "cl_internal.h"
 #include "pieces.h"
-#include "put.h"
+#include "write_early.h"
 
 #define ATTEMPTS_MAX 4u  /* nodes that are tried; the last one has all the time that is left */
 #define HALVES_LEAST 64u /* items: fewer are through before the second half would be under way */
@@ -181,11 +182,20 @@ static bool may_start_again(cl_putting *put) {
     return true;
 }
 
+/* Takes the answer to PUT_START, whatever it is; start_finish goes on from there. */
+static ms_status start_answer(cl_putting *put, cl_failure *failure) {
+    if (put->sent == MS_OK && !put->is_answered)
+        put->answered = take_grants(put, failure);
+    put->is_answered = put->sent == MS_OK;
+    return put->is_answered ? put->answered : put->sent;
+}
+
 /* The grants of the PUT_START that was sent; once more when there was no answer, or its session had ended. */
 static ms_status start_finish(cl_putting *put, cl_failure *failure) {
     bool is_renewed = false;
     for (;;) {
-        ms_status status = put->sent == MS_OK ? take_grants(put, failure) : put->sent;
+        ms_status status = start_answer(put, failure);
+        put->is_answered = false;
         if (status == MS_NOT_LEADER && put->master != NULL)
             master_failed(put, status, "put_start", failure);
         bool is_answered = put->master != NULL || !cl_is_leaderless(status);
@@ -453,7 +463,7 @@ static void revoke(cl_putting *put) {
     ms_writer_close(&request);
 }
 
-/* ---- the call --------------------------------------------------------------------------------------------------- */
+/* ---- counting --------------------------------------------------------------------------------------------------- */
 
 static void count_puts(cl_client *client, cl_item *items, size_t count) {
     uint64_t bytes = 0;
@@ -492,29 +502,80 @@ static void compute_checksums(cl_putting *put) {
 
 /* ---- one put, or a half of one ------------------------------------------------------------------------ */
 
-/* Grants, bytes, seals; then PUT_END is on its way.  Returns how many objects it names. */
-static size_t put_write(cl_putting *put, ms_status *status, cl_failure *failure) {
-    *status = start_finish(put, failure);
-    if (*status != MS_OK)
-        return 0;
+/* `count` items of a put on their way through PUT_START, the servers and PUT_END. */
+typedef struct put_part {
+    cl_putting put;
+    cl_write_early early;
+    bool has_grants, is_early; /* is asked for; its bytes are under way */
+    size_t wanted;             /* objects that PUT_END names */
+    ms_status status;
+} put_part;
+
+static size_t count_pending(const cl_item *items, size_t count) {
+    size_t pending = 0;
+    for (size_t i = 0; i < count; i++)
+        pending += items[i].status == MS_PENDING;
+    return pending;
+}
+
+/* `count` items of `put` from `first` on, with an eye on the requests' size. */
+static void part_open(put_part *part, const cl_putting *put, size_t first, size_t count) {
+    cl_putting *own = &part->put;
+    *own = *put;
+    own->items = put->items + first;
+    own->previous = first == 0 ? NULL : &put->items[first - 1];
+    own->count = count;
+    own->states = put->states + first;
+    own->pending = count_pending(own->items, count);
+    own->request = count == 1 ? ms_writer_fixed(own->request_scratch, sizeof own->request_scratch)
+                              : ms_writer_growable(MS_BODY_BYTES_MAX);
+    part->has_grants = part->is_early = false;
+    part->wanted = 0;
+}
+
+/* Waits for the grants. */
+static void part_grant(put_part *part, cl_failure *failure) {
+    cl_putting *put = &part->put;
+    if (part->has_grants)
+        return;
+    part->has_grants = true;
+    part->status = start_finish(put, failure);
+    if (part->status != MS_OK)
+        return;
     if (put->client->config.checksums != CL_CHECKSUMS_OFF)
         compute_checksums(put);
     put->end = cl_number_start(put->client, 0);
-    *status = cl_put_write(put, &put->is_relayed, failure);
-    size_t wanted = put->is_relayed ? 0 : count_sealed(put);
-    if (wanted != 0)
-        end_begin(put, wanted);
-    return wanted;
+}
+
+/* Sends the bytes, if they are few, and does not wait for the answer. */
+static bool part_send(put_part *part, cl_failure *failure) {
+    part_grant(part, failure);
+    part->is_early = part->status == MS_OK && cl_write_early_begin(&part->early, &part->put);
+    return part->is_early;
+}
+
+/* Bytes and seals, where they are not under way; when they are there, PUT_END is. */
+static void part_write(put_part *part, cl_failure *failure) {
+    cl_putting *put = &part->put;
+    part_grant(part, failure);
+    if (part->status != MS_OK)
+        return;
+    part->status = part->is_early ? cl_write_early_end(&part->early, put, failure)
+                                  : cl_put_write(put, &put->is_relayed, failure);
+    part->wanted = put->is_relayed ? 0 : count_sealed(put);
+    if (part->wanted != 0)
+        end_begin(put, part->wanted);
 }
 
 /* Every item has its status afterwards. */
-static ms_status put_finish(cl_putting *put, size_t wanted, ms_status status, cl_failure *failure) {
-    ms_status ended = wanted == 0 ? MS_OK : end_finish(put, wanted, failure);
+static ms_status part_finish(put_part *part, cl_failure *failure) {
+    cl_putting *put = &part->put;
+    ms_status ended = part->wanted == 0 ? MS_OK : end_finish(put, part->wanted, failure);
     if (ended != MS_OK)
         ended = find_sealed(put, ended, failure);
     if (put->end.number != 0)
         cl_number_end(put->client, put->end.number);
-    status = status == MS_OK ? ended : status;
+    ms_status status = part->status == MS_OK ? ended : part->status;
     cl_fail_all(put->items, put->count, status == MS_OK ? MS_UNAVAILABLE : status);
     revoke(put);
     if (put->master != NULL)
@@ -526,54 +587,37 @@ static ms_status put_finish(cl_putting *put, size_t wanted, ms_status status, cl
     return status;
 }
 
+static ms_status part_whole(put_part *part, cl_failure *failure) {
+    start_begin(&part->put, failure);
+    part_write(part, failure);
+    return part_finish(part, failure);
+}
+
 /* ---- the call --------------------------------------------------------------------------------------------------- */
 
-static size_t count_pending(const cl_item *items, size_t count) {
-    size_t pending = 0;
-    for (size_t i = 0; i < count; i++)
-        pending += items[i].status == MS_PENDING;
-    return pending;
-}
-
-/* `count` items of `put` from `first` on, with an eye on the requests' size. */
-static void part_open(cl_putting *part, const cl_putting *put, size_t first, size_t count) {
-    *part = *put;
-    part->items = put->items + first;
-    part->previous = first == 0 ? NULL : &put->items[first - 1];
-    part->count = count;
-    part->states = put->states + first;
-    part->pending = count_pending(part->items, count);
-    part->request = count == 1
-                        ? ms_writer_fixed(part->request_scratch, sizeof part->request_scratch)
-                        : ms_writer_growable(MS_BODY_BYTES_MAX);
-}
-
-static ms_status put_part(cl_putting *part, cl_failure *failure) {
-    ms_status status;
-    size_t wanted = put_write(part, &status, failure);
-    return put_finish(part, wanted, status, failure);
-}
-
 static ms_status put_in_halves(const cl_putting *put, cl_failure *failure) {
-    cl_putting first, second;
+    put_part first, second;
     part_open(&first, put, 0, put->count / 2);
     part_open(&second, put, put->count / 2, put->count - put->count / 2);
-    start_begin(&first, failure);
+    start_begin(&first.put, failure);
     /* Callers that each hold one connection and wait for a second would wait for ever. */
-    bool is_early = te_checkout_try(put->client->master, put->deadline_ns, &second.master) == MS_OK;
-    if (!is_early) {
-        ms_status status = put_part(&first, failure);
-        start_begin(&second, failure);
-        ms_status later = put_part(&second, failure);
+    bool is_at_once =
+        te_checkout_try(put->client->master, put->deadline_ns, &second.put.master) == MS_OK;
+    if (!is_at_once) {
+        part_write(&first, failure);
+        ms_status status = part_finish(&first, failure);
+        ms_status later = part_whole(&second, failure);
         return status != MS_OK ? status : later;
     }
-    start_send(&second, failure);
-    ms_status statuses[2];
-    size_t wanted[2] = {put_write(&first, &statuses[0], failure),
-                        put_write(&second, &statuses[1], failure)};
-    statuses[0] = put_finish(&first, wanted[0], statuses[0], failure);
-    statuses[1] = put_finish(&second, wanted[1], statuses[1], failure);
-    return statuses[0] != MS_OK ? statuses[0] : statuses[1];
+    start_send(&second.put, failure);
+    /* The same for what comes after grants that were not given at the first time of asking. */
+    if (part_send(&first, failure) && start_answer(&second.put, failure) == MS_OK)
+        part_send(&second, failure);
+    part_write(&first, failure);
+    part_write(&second, failure);
+    ms_status status = part_finish(&first, failure);
+    ms_status later = part_finish(&second, failure);
+    return status != MS_OK ? status : later;
 }
 
 /* Whether the item may be begun again: its grant was given up, and no server can have made an object of it. */
@@ -601,10 +645,9 @@ static size_t move_on(cl_putting *put) {
 }
 
 static ms_status put_whole(const cl_putting *put, cl_failure *failure) {
-    cl_putting whole;
+    put_part whole;
     part_open(&whole, put, 0, put->count);
-    start_begin(&whole, failure);
-    return put_part(&whole, failure);
+    return part_whole(&whole, failure);
 }
 
 ms_status cl_put(cl_client *client, cl_item *items, size_t count, const cl_put_options *options,

@@ -8,7 +8,6 @@ typedef struct cl_put_state {
     cl_location *grant; /* NULL: not granted */
     uint64_t sealed;    /* bit per replica: every extent of it is SEALED */
     ms_status failed;   /* of a replica that is not */
-    uint32_t runs;      /* write items of the replica that is being written */
     uint32_t checksum;  /* with MS_OBJECT_HAS_CHECKSUM in object_flags */
     bool ended;         /* the master has answered put_end */
     bool is_unclear;    /* nobody knows whether a server has sealed a replica */
@@ -30,6 +29,8 @@ typedef struct cl_putting {
     ms_writer request;
     uint8_t request_scratch[2048];
     ms_status sent;
+    bool is_answered; /* PUT_START: `answered` says how */
+    ms_status answered;
     int64_t began_ns; /* when it was */
     uint64_t session; /* that PUT_START named */
     ms_batch start;
@@ -47,6 +48,12 @@ void cl_put_write_seal(const cl_putting *put, size_t index, uint16_t part, uint1
 ms_status cl_put_take_relayed(cl_putting *put, cl_failure *failure);
 /* Until when a node may take for `bytes`: with another one that works not longer than the hedge's time. */
 int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes);
+/* A node that is known not to answer is not written to while another one could be. */
+bool cl_put_avoids(const cl_putting *put, cl_node *node);
+void cl_put_replica_failed(cl_putting *put, size_t index, ms_status status);
+/* The node has not taken what it was sent: says so, also to those who come after. */
+void cl_put_node_failed(cl_putting *put, cl_node *node, ms_status status, int64_t began_ns,
+                        cl_failure *failure);
 /* Writes and SEALs all replicas of what is granted; *is_done: put_end was relayed and answered too. */
 ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure);
 

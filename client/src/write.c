@@ -4,10 +4,9 @@
 
 #include "cl_internal.h"
 #include "pieces.h"
-#include "put.h"
+#include "write_list.h"
 
 #define STAGING_SLOTS 4u
-#define WRITE_ITEMS_MAX 992u /* of one frame with a relay: blocks that the engine sends at once */
 
 /* ---- staging -------------------------------------------------------------------------------------------- */
 
@@ -176,108 +175,21 @@ static ms_status write_staged(cl_putting *put, size_t index, const cl_replica *r
 
 /* ---- frames ------------------------------------------------------------------------------------------------ */
 
-/* Write items of one node, side by side with their sources and seals. */
-typedef struct write_list {
-    ms_write_item *items;
-    const void **sources;
-    uint32_t *statuses;
-    size_t count;
-    ms_writer seals;
-    uint64_t payload_bytes;
-    ms_write_item item_scratch[4];
-    const void *source_scratch[4];
-    uint32_t status_scratch[4];
-    uint8_t seal_scratch[2048];
-} write_list;
-
-static ms_status list_open(write_list *list, size_t writes) {
-    list->count = 0;
-    list->payload_bytes = 0;
-    list->items = list->item_scratch;
-    list->sources = list->source_scratch;
-    list->statuses = list->status_scratch;
-    list->seals = writes == 1 ? ms_writer_fixed(list->seal_scratch, sizeof list->seal_scratch)
-                              : ms_writer_growable(MS_BODY_BYTES_MAX);
-    if (writes <= 4)
-        return MS_OK;
-    list->items = malloc(writes * sizeof *list->items);
-    list->sources = malloc(writes * sizeof *list->sources);
-    list->statuses = malloc(writes * sizeof *list->statuses);
-    return list->items == NULL || list->sources == NULL || list->statuses == NULL ? MS_NO_MEMORY
-                                                                                  : MS_OK;
-}
-
-static void list_close(write_list *list) {
-    if (list->items != list->item_scratch) {
-        free(list->items);
-        free(list->sources);
-        free(list->statuses);
-    }
-    if (list->seals.is_growable)
-        ms_writer_close(&list->seals);
-}
-
-/* The extents of one replica of one object, cut where its pieces of memory end; the last run of an extent brings
- * the seal. */
-static void list_add(write_list *list, cl_putting *put, size_t index, const cl_replica *replica,
-                     uint32_t source, uint64_t source_offset) {
-    const cl_location *grant = put->states[index].grant;
-    cl_cursor cursor;
-    cl_cursor_open(&cursor, &put->items[index]);
-    uint64_t left = grant->size;
-    put->states[index].runs = 0;
-    for (uint32_t i = 0; i < replica->extent_count; i++) {
-        const ms_extent *extent = &grant->extents[replica->extent_first + i];
-        uint64_t length = (uint64_t)extent->page_count * MS_PAGE_SIZE, done = 0;
-        if (length > left)
-            length = left;
-        left -= length;
-        size_t before = list->seals.length;
-        cl_put_write_seal(put, index, (uint16_t)i, replica->extent_count, &list->seals);
-        do {
-            uint64_t run;
-            const uint8_t *bytes = cl_cursor_next(&cursor, length - done, &run);
-            list->items[list->count] = (ms_write_item){.segment = replica->segment,
-                                                       .page = extent->page,
-                                                       .page_count = extent->page_count,
-                                                       .source = source,
-                                                       .version = grant->version,
-                                                       .offset = done,
-                                                       .length = run,
-                                                       .source_offset = source_offset};
-            list->sources[list->count] = source == 0 ? bytes : NULL;
-            if (source == 0)
-                list->payload_bytes += run;
-            list->count++;
-            put->states[index].runs++;
-            source_offset += run;
-            done += run;
-        } while (done < length);
-        list->items[list->count - 1].seal_length = (uint32_t)(list->seals.length - before);
-    }
-}
-
-/* COMPLETE: this very version was sealed there before, and only the answer was lost. */
-static bool is_sealed(uint32_t status) { return status == MS_OK || status == MS_COMPLETE; }
-
-static void replica_failed(cl_putting *put, size_t index, ms_status status) {
+void cl_put_replica_failed(cl_putting *put, size_t index, ms_status status) {
     if (put->states[index].failed == MS_OK)
         put->states[index].failed = status;
 }
 
-/* What a server said of one write.  Room there is for the object, the master has granted it: what is full is the file
- * system in which the server keeps its records. */
-static void write_refused(cl_putting *put, size_t index, const cl_node *node, ms_status status,
-                          cl_failure *failure) {
-    if (status == MS_NO_SPACE)
-        cl_fail(failure, status, "write", node->name,
-                "the file system that holds this server's memory is full (/dev/shm, or its "
-                "--segment-dir): make room there");
-    replica_failed(put, index, status);
+void cl_put_node_failed(cl_putting *put, cl_node *node, ms_status status, int64_t began_ns,
+                        cl_failure *failure) {
+    char text[TE_ERROR_BYTES];
+    te_channel_error(node->writing, text);
+    cl_fail(failure, status, "write", node->name, "%s", text);
+    if (cl_is_transport(status))
+        cl_node_failed(put->client, node, began_ns);
 }
 
-/* A node that is known not to answer is not written to while another one could be. */
-static bool is_avoided(const cl_putting *put, cl_node *node) {
+bool cl_put_avoids(const cl_putting *put, cl_node *node) {
     return !put->is_last && cl_node_state(node) != CL_BREAKER_CLOSED &&
            cl_node_others(put->client, node) != 0;
 }
@@ -296,93 +208,38 @@ int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes)
 }
 
 /* All in one frame; the server relays put_end, the master answers on put->master. */
-static ms_status write_relayed(cl_putting *put, cl_node *node, write_list *list, bool *is_done,
+static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *list, bool *is_done,
                                cl_failure *failure) {
     te_connection *data = NULL;
-    struct iovec payload_scratch[16], *payload = payload_scratch;
-    size_t payload_count = 0;
-    if (list->count > 16) {
-        payload = malloc(list->count * sizeof *payload);
-        if (payload == NULL)
-            return MS_NO_MEMORY;
-    }
-    for (size_t i = 0; i < list->count; i++)
-        if (list->items[i].source == 0 && list->items[i].length != 0)
-            payload[payload_count++] = (struct iovec){
-                .iov_base = (void *)(uintptr_t)list->sources[i], .iov_len = list->items[i].length};
-    uint32_t head[2] = {(uint32_t)list->count, 0};
-    struct iovec body[3] = {{.iov_base = head, .iov_len = sizeof head},
-                            {.iov_base = list->items, .iov_len = list->count * sizeof *list->items},
-                            {.iov_base = list->seals.data, .iov_len = list->seals.length}};
     ms_status status = te_checkout(node->writing, put->write_ns, &data);
-    if (status == MS_OK)
-        status = te_send(data, MS_REQUEST, MS_WRITE, MS_FLAG_RELAY, te_next_request(data),
-                         cl_left_ms(put->write_ns), body, 3, payload, payload_count, put->write_ns);
+    if (status != MS_OK)
+        return status;
+    status = cl_write_list_send(list, data, MS_FLAG_RELAY, put->write_ns);
     int which = 1;
     if (status == MS_OK) {
-        uint64_t shared = 0;
-        for (size_t i = 0; i < list->count; i++)
-            shared += list->items[i].source != 0 ? list->items[i].length : 0;
-        te_expect(data, te_copy_ns(shared));
+        te_expect(data, te_copy_ns(list->shared_bytes));
         status = te_wait_either(put->master, data, &which, put->write_ns);
         te_expect(data, 0);
     }
     if (status == MS_OK && which == 0) {
-        for (size_t i = 0; i < put->count; i++)
-            if (put->items[i].status == MS_PENDING && put->states[i].grant != NULL)
-                put->states[i].sealed = 1;
+        for (size_t i = 0; i < list->count; i++)
+            put->states[list->owners[i]].sealed = 1;
         status = cl_put_take_relayed(put, failure);
         *is_done = status == MS_OK;
         te_checkin(data, status == MS_OK);
-        data = NULL;
         /* Sealed or not, nobody knows: the client's own put_end finds out. */
-        if (status != MS_OK)
-            status = MS_OK;
-    } else if (status == MS_OK) {
-        uint8_t answer[4096];
-        te_reply reply = {.body = answer, .body_size = sizeof answer};
-        if (list->count > 512)
-            reply = (te_reply){.grow = true};
-        status = te_receive(data, &reply, put->write_ns);
-        ms_array statuses = {0};
-        bool all = status == MS_OK && reply.header.status == MS_OK;
-        if (status == MS_OK && !all) {
-            status = (ms_status)reply.header.status;
-            ms_read_array(reply.body, reply.header.body_length, sizeof(uint32_t), &statuses);
-        }
-        for (size_t i = 0; i < list->count; i++)
-            list->statuses[i] = all ? MS_OK
-                                : statuses.count == list->count
-                                    ? ms_array_u32(statuses, (uint32_t)i)
-                                    : status;
-        if (all || statuses.count == list->count)
-            status = MS_OK;
-        if (reply.grow)
-            free(reply.body);
-        te_checkin(data, true);
-        data = NULL;
-        size_t at = 0;
-        for (size_t i = 0; status == MS_OK && i < put->count; i++) {
-            if (put->items[i].status != MS_PENDING || put->states[i].grant == NULL)
-                continue;
-            bool sealed = true;
-            for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
-                if (!is_sealed(list->statuses[at])) {
-                    sealed = false;
-                    write_refused(put, i, node, (ms_status)list->statuses[at], failure);
-                }
-            if (sealed)
-                put->states[i].sealed = 1;
-        }
+        return MS_OK;
     }
-    if (data != NULL) {
-        /* Nobody knows whether the seals arrived; a relayed answer may still come on the master's connection. */
-        te_checkin(data, false);
+    if (status == MS_OK)
+        status = cl_write_list_receive(list, data, put->write_ns);
+    if (status == MS_OK)
+        cl_write_list_settle(list, put, node, 1, failure);
+    /* Nobody knows whether the seals arrived; a relayed answer may still come on the master's connection. */
+    te_checkin(data, status == MS_OK);
+    if (status != MS_OK && put->master != NULL) {
         te_checkin(put->master, false);
         put->master = NULL;
     }
-    if (payload != payload_scratch)
-        free(payload);
     return status;
 }
 
@@ -399,17 +256,17 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
                                   put->states[i].grant->replicas[replica_index].extent_count);
             bytes += put->items[i].size;
         }
-    if (is_avoided(put, node)) {
+    if (cl_put_avoids(put, node)) {
         for (size_t i = 0; i < put->count; i++)
             if (nodes[i] == node)
-                replica_failed(put, i, MS_UNAVAILABLE);
+                cl_put_replica_failed(put, i, MS_UNAVAILABLE);
         return cl_fail(failure, MS_UNAVAILABLE, "write", node->name,
                        "it has not answered and is asked again in the background");
     }
     const int64_t began_ns = te_now_ns();
     put->write_ns = cl_put_limit(put, node, bytes);
-    write_list list;
-    ms_status status = list_open(&list, writes);
+    cl_write_list list;
+    ms_status status = cl_write_list_open(&list, writes);
     bool staged_any = false;
     /* Through a staging buffer is faster for one value, but not if it has to wait for the buffer. */
     const uint64_t inline_max =
@@ -431,7 +288,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
                 atomic_fetch_add_explicit(&client->put_bytes_local, put->items[i].size,
                                           memory_order_relaxed);
             } else {
-                replica_failed(put, i, staged);
+                cl_put_replica_failed(put, i, staged);
                 status = cl_is_transport(staged) ? staged : MS_OK;
             }
             staged_any = true;
@@ -440,50 +297,33 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
         if (source != 0)
             atomic_fetch_add_explicit(&client->put_bytes_local, put->items[i].size,
                                       memory_order_relaxed);
-        list_add(&list, put, i, replica, source, source_offset);
+        cl_write_list_add(&list, put, i, replica, source, source_offset);
     }
     if (status == MS_OK)
         status = list.seals.status;
     if (status == MS_OK && list.count > 0) {
-        if (may_relay && !staged_any && list.count <= WRITE_ITEMS_MAX &&
+        if (may_relay && !staged_any && list.count <= CL_WRITE_ITEMS_MAX &&
             list.payload_bytes <= CL_RELAY_BYTES_MAX) {
             status = write_relayed(put, node, &list, is_done, failure);
         } else {
             status = te_write_as(node->writing, list.items, list.sources, list.count,
                                  list.seals.data, list.seals.length, 0, list.statuses,
                                  put->options->share, put->write_ns);
-            size_t at = 0;
-            for (size_t i = 0; i < put->count && status == MS_OK; i++) {
-                const uint64_t bit = 1ull << replica_index;
-                if (nodes[i] != node || put->states[i].sealed & bit ||
-                    put->states[i].failed != MS_OK)
-                    continue;
-                bool sealed = true;
-                for (uint32_t j = 0; j < put->states[i].runs; j++, at++)
-                    if (!is_sealed(list.statuses[at])) {
-                        sealed = false;
-                        write_refused(put, i, node, (ms_status)list.statuses[at], failure);
-                    }
-                if (sealed)
-                    put->states[i].sealed |= bit;
-            }
+            if (status == MS_OK)
+                cl_write_list_settle(&list, put, node, 1ull << replica_index, failure);
         }
     }
     if (status == MS_OK) {
         cl_node_worked(client, node);
     } else {
-        char text[TE_ERROR_BYTES];
-        te_channel_error(node->writing, text);
-        cl_fail(failure, status, "write", node->name, "%s", text);
-        if (cl_is_transport(status))
-            cl_node_failed(client, node, began_ns);
+        cl_put_node_failed(put, node, status, began_ns, failure);
         for (size_t i = 0; i < put->count; i++)
             if (nodes[i] == node && !(put->states[i].sealed & 1ull << replica_index)) {
-                replica_failed(put, i, status);
+                cl_put_replica_failed(put, i, status);
                 put->states[i].is_unclear = true;
             }
     }
-    list_close(&list);
+    cl_write_list_close(&list);
     return status;
 }
 
@@ -524,7 +364,7 @@ ms_status cl_put_write(cl_putting *put, bool *is_done, cl_failure *failure) {
             nodes[i] = cl_node_get(put->client, grant->replicas[r].server,
                                    grant->replicas[r].incarnation, grant->epoch, put->deadline_ns);
             if (nodes[i] == NULL) {
-                replica_failed(put, i, MS_UNAVAILABLE);
+                cl_put_replica_failed(put, i, MS_UNAVAILABLE);
                 cl_fail(failure, MS_UNAVAILABLE, "write", "",
                         "server %u is not known to this client", grant->replicas[r].server);
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -53,3 +54,41 @@ def test_batch_that_fails_as_a_whole_has_one_error() -> None:
         assert type(results[-1]) is InvalidKeyError  # that one has a mistake of its own
         assert store.exists_batch(keys, timeout_s=1) == [False] * len(keys)
         assert store.last_error is not None and store.last_error.key is None
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("size", [0, 16, 1000, 4096])
+def test_small_batches_of_many_threads_do_not_wait_for_each_other(
+    shared_cluster: Cluster, size: int
+) -> None:
+    """More threads than a peer has connections, each of which wants two of master and server."""
+    threads, batches, count = 12, 6, 128
+
+    def value_of(key: str) -> bytes:
+        return (key.encode() * (size // len(key) + 1))[:size]
+
+    with Client(shared_cluster.address, use_local_paths=False, strict=True) as store:
+
+        def put_all(thread: int) -> None:
+            for batch in range(batches):
+                keys = [f"threads/{size}/{thread}/{batch}/{i}" for i in range(count)]
+                values = [value_of(key) for key in keys]
+                assert store.put_batch(keys, values) == [True] * count
+                assert store.put_batch(keys, values) == [False] * count  # they are there
+                assert store.get_batch(keys) == values
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(put_all, range(threads)))
+        assert store.remove_matching(f"threads/{size}/") == threads * batches * count
+
+
+def test_a_batch_with_good_and_bad_keys_tells_of_each(shared_cluster: Cluster) -> None:
+    keys = [f"mixed/{i}" for i in range(128)]
+    with Client(shared_cluster.address, use_local_paths=False) as store:
+        assert store.put_batch(keys[::2], [b"old"] * 64) == [True] * 64
+        assert store.put_batch(keys, [b"new"] * 128) == [False, True] * 64
+        assert store.get_batch(keys) == [b"old", b"new"] * 64
+        doubled = ["mixed/twice"] * 128  # in both halves
+        assert store.put_batch(doubled, [b"x"] * 128).count(True) == 1
+        assert store.get("mixed/twice") == b"x"
+        store.remove([*keys, "mixed/twice"])

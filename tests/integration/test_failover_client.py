@@ -175,6 +175,35 @@ def test_puts_go_round_a_frozen_server_and_keep_their_replicas(
     ]
 
 
+@pytest.mark.parametrize("checksums", ["off", "put"])
+def test_small_batches_go_round_a_frozen_server_in_the_middle_of_them(
+    cluster: Cluster, checksums: str
+) -> None:
+    """The bytes of both halves are under way when the answer does not come."""
+    settings = {"use_local_paths": False, "strict": True, "timeout_s": DEADLINE_S}
+    with Client(cluster.address, checksums=checksums, **settings) as store:
+        until(lambda: sum(m.state == "ready" for m in store.members()) == 3)
+        store.remove_matching("")
+        victim = number_of(store, 0)
+        for index in range(3):
+            put_on(store, f"warm/{index}", b"v", index)
+        stored: dict[str, bytes] = {}
+        with frozen(cluster.servers[0]):
+            begun_s = time.monotonic()
+            for batch in range(8):
+                values = {f"small/{batch}/{i}": f"{batch}.{i}".encode() * 3 for i in range(128)}
+                assert store.put_batch(
+                    list(values), list(values.values()), preferred_server=victim
+                ) == [True] * len(values)
+                stored |= values
+            assert time.monotonic() - begun_s < SOON_S
+            assert 0 < store.statistics().puts_moved <= 128, "only the first batch found out"
+            assert store.get_batch(list(stored)) == list(stored.values())
+        until(lambda: store.counters().totals["pool_freeing_bytes"] == 0)
+        assert store.counters().totals["puts_open"] == 0
+        assert store.get_batch(list(stored)) == list(stored.values())
+
+
 def test_a_busy_holder_is_waited_for_where_no_other_could_take_its_place() -> None:
     def replicas_of(client: Client, key: str) -> int:
         found = client.stat(key)

@@ -230,7 +230,7 @@ static void *read_values(void *argument) {
             items[at] = item_of(&all.keys[indexes[at]], self->words[at], VALUE_BYTES_MAX);
         }
         delay(32);
-        CHECK_STATUS(cl_get(client, items, count, in_seconds(LIMIT_S), &failure), MS_OK);
+        CHECK_STATUS(cl_get(client, items, count, NULL, in_seconds(LIMIT_S), &failure), MS_OK);
         for (size_t at = 0; at < count; at++) {
             bool is_hit = items[at].status == MS_OK;
             if (!is_hit && items[at].status != MS_NOT_FOUND) {

@@ -1,0 +1,78 @@
+#include "write_early.h"
+
+#include "pieces.h"
+
+/* Small enough for a socket's buffer, and for one connection to be as good as several. */
+#define EARLY_BYTES_MAX (64u << 10)
+
+/* The node of all that is granted; NULL: there are several, or replicas, or it must be asked for first. */
+static cl_node *node_of_all(const cl_putting *put, size_t *writes) {
+    cl_node *node = NULL;
+    uint64_t bytes = 0;
+    *writes = 0;
+    if (put->options->share != NULL)
+        return NULL; /* the engine's schedule says when */
+    for (size_t i = 0; i < put->count; i++) {
+        const cl_location *grant = put->states[i].grant;
+        if (grant == NULL)
+            continue;
+        const cl_replica *replica = &grant->replicas[0];
+        if (grant->replica_count != 1 ||
+            !cl_node_is_told(put->client, replica->server, replica->incarnation, grant->epoch))
+            return NULL;
+        cl_node *holder = cl_node_get(put->client, replica->server, replica->incarnation,
+                                      grant->epoch, put->deadline_ns);
+        if (holder == NULL || (node != NULL && holder != node))
+            return NULL;
+        node = holder;
+        *writes += cl_runs_max(&put->items[i], replica->extent_count);
+        bytes += put->items[i].size;
+    }
+    if (bytes > EARLY_BYTES_MAX || *writes > CL_WRITE_ITEMS_MAX)
+        return NULL;
+    return node;
+}
+
+bool cl_write_early_begin(cl_write_early *early, cl_putting *put) {
+    size_t writes;
+    early->connection = NULL;
+    early->node = node_of_all(put, &writes);
+    if (early->node == NULL || cl_put_avoids(put, early->node))
+        return false;
+    early->began_ns = te_now_ns();
+    put->write_ns = cl_put_limit(put, early->node, EARLY_BYTES_MAX);
+    ms_status status = cl_write_list_open(&early->list, writes);
+    for (size_t i = 0; i < put->count && status == MS_OK; i++)
+        if (put->states[i].grant != NULL)
+            cl_write_list_add(&early->list, put, i, &put->states[i].grant->replicas[0], 0, 0);
+    if (status == MS_OK)
+        status = early->list.seals.status;
+    if (status == MS_OK)
+        status = te_checkout_try(early->node->writing, put->write_ns, &early->connection);
+    if (status != MS_OK) {
+        cl_write_list_close(&early->list);
+        return false;
+    }
+    early->sent = cl_write_list_send(&early->list, early->connection, 0, put->write_ns);
+    return true;
+}
+
+ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure *failure) {
+    ms_status status = early->sent;
+    if (status == MS_OK)
+        status = cl_write_list_receive(&early->list, early->connection, put->write_ns);
+    te_checkin(early->connection, status == MS_OK);
+    early->connection = NULL;
+    if (status == MS_OK) {
+        cl_write_list_settle(&early->list, put, early->node, 1, failure);
+        cl_node_worked(put->client, early->node);
+    } else {
+        cl_put_node_failed(put, early->node, status, early->began_ns, failure);
+        for (size_t at = 0; at < early->list.count; at++) {
+            cl_put_replica_failed(put, early->list.owners[at], status);
+            put->states[early->list.owners[at]].is_unclear = true;
+        }
+    }
+    cl_write_list_close(&early->list);
+    return status;
+}
