@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from mooncake_store.cli.conductor_access import ConductorAccess, conductor_options
+from mooncake_store.cli.conductor_access import ConductorAccess, as_conductors, conductor_options
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
@@ -28,7 +28,9 @@ def explain(output: Output, access: ConductorAccess, request: str) -> int:
     mooncake-store conductor explain chat-4711
     """
     found = access.ask("GET", f"/v1/decisions/{quote(request, safe='')}")
-    output.result(found, "\n".join(_lines(found)))
+    with as_conductors(access):
+        lines = _lines(found)
+    output.result(found, "\n".join(lines))
     return ExitCode.OK
 
 

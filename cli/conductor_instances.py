@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mooncake_store.cli.conductor_access import ConductorAccess, conductor_options
+from mooncake_store.cli.conductor_access import ConductorAccess, as_conductors, conductor_options
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output, printable
@@ -24,10 +24,11 @@ def instances(output: Output, access: ConductorAccess) -> int:
     mooncake-store conductor instances --conductor 127.0.0.1:7710
     """
     found = access.ask("GET", "/v1/instances")
+    with as_conductors(access):
+        rows = [_row(one) for one in found["instances"]]
     if output.is_json:
         output.document(found)
         return ExitCode.OK
-    rows = [_row(one) for one in found["instances"]]
     if not rows:
         output.note("no instance is registered")
     output.table(rows, ("NAME", "ROLE", "STATE", "SERVER", "QUEUE", "BATCH", "HEARD"))

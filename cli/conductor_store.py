@@ -59,7 +59,7 @@ class ClientLink:
         """Take pins back."""
         self._client.unpin(list(keys))
 
-    def add_replica(self, key: str, target_server: int) -> int | None:
+    def add_replica(self, key: str, target_server: int) -> tuple[int, int] | None:
         """Let a server hold an object too."""
         found = self._client.stat(key)
         if found is None or len(found.replicas) >= _REPLICAS_MAX:
@@ -68,7 +68,17 @@ class ClientLink:
         if names.get(target_server) in {one.node for one in found.replicas}:
             return None
         self._client.change_replica(key, len(found.replicas) + 1, target=target_server)
-        return found.size_bytes
+        return found.size_bytes, len(found.replicas)
+
+    def drop_replica(self, key: str, source_server: int, least: int) -> bool:
+        """Let a server hold an object no more, if `least` others do."""
+        found = self._client.stat(key)
+        names = {one.server: one.name for one in self._client.members()}
+        holding = {one.node for one in found.replicas} if found is not None else set()
+        if names.get(source_server) not in holding or len(holding) - 1 < max(least, 1):
+            return False
+        self._client.change_replica(key, len(holding) - 1, source=source_server)
+        return True
 
     def close(self) -> None:
         """End all calls."""

@@ -126,6 +126,13 @@ class ConductorConfig:
         minimum=0,
         maximum=2**50,
     )
+    take_back_s: float = setting(
+        300.0,
+        "replicas that the conductor has made are taken back when no request has asked for their "
+        "block for so long; 0: they stay until their object is evicted",
+        minimum=0,
+        maximum=86_400 * 30,
+    )
     learn_transfers: bool = setting(
         True,
         "predict transfers by those that instances have measured and reported, once there are "

@@ -177,6 +177,7 @@ class ConductorProcess:
             bytes_per_s=config.copy_bandwidth_bytes_per_s,
             pins=config.pin,
             pin_timeout_s=config.request_s_max,
+            take_back_s=config.take_back_s,
         )
         self._follower, self._worker = follower, worker
         core.effects = worker
@@ -214,6 +215,7 @@ class ConductorProcess:
                 silent, gone = self.core.sweep()
                 if self._worker is not None:
                     self._replicate(self._worker)
+                    self._worker.take_back()
             except Exception as error:  # a fault of ours must not end the scheduling
                 log_event(logger, logging.ERROR, "sweep_failed", reason=error)
                 logger.debug("traceback", exc_info=True)
@@ -302,6 +304,12 @@ class ConductorProcess:
             **{f"moves_total{{{name}}}": count for name, count in tuple(worker.moves.items())},
             "moved_bytes_total": worker.moved_bytes,
             "moves_waiting": worker.waiting,
+            "extra_replicas": len(worker.extras),
+            **{
+                f"taken_back_total{{{name}}}": count
+                for name, count in tuple(worker.taken_back.items())
+            },
+            "taken_back_bytes_total": worker.taken_back_bytes,
             "pinned_blocks": worker.pinned_blocks,
         }
 

@@ -83,8 +83,16 @@ class StoreLink(Protocol):
         """Take pins back."""
         ...
 
-    def add_replica(self, key: str, target_server: int) -> int | None:
-        """Let a server hold an object too; return its bytes, None: it is gone, or there already."""
+    def add_replica(self, key: str, target_server: int) -> tuple[int, int] | None:
+        """Let a server hold an object too.
+
+        Returns:
+            Its bytes, and how many replicas there were before; None: it is gone, or there already.
+        """
+        ...
+
+    def drop_replica(self, key: str, source_server: int, least: int) -> bool:
+        """Let a server hold an object no more, if `least` others do; whether it held it."""
         ...
 
     def close(self) -> None:

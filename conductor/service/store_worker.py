@@ -1,6 +1,7 @@
 """What decisions do to the store: replicas made where they will be read, and pins while they are.
 
-Both wait in bounded queues for a thread of their own; no decision waits for them.  Replicas keep
+Replicas of blocks that have become cold are taken back, when nothing else is to be done.
+All wait in bounded queues for a thread of their own; no decision waits for them.  Replicas keep
 within a bandwidth, and those that a request waits for go before those of hot blocks.
 """
 
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 
 from mooncake_store.conductor.service.block_names import BlockNames
 from mooncake_store.conductor.service.decision import Decision
+from mooncake_store.conductor.service.extra_replicas import Extra, ExtraReplicas
 from mooncake_store.conductor.service.store_link import OpenStore, StoreLink
-from mooncake_store.errors import ObjectError, StoreError
+from mooncake_store.errors import ObjectError, ObjectNotFoundError, StoreError
 from mooncake_store.logs import log_event
 
 __all__ = ["StoreWorker"]
@@ -25,6 +27,7 @@ logger = logging.getLogger("mooncake_store.conductor")
 
 _MOVES_MAX = 65_536
 _PINS_MAX = 65_536
+_COLD_MAX = 256  # replicas that wait to be taken back; the others are cold a little longer
 _PAUSE_S = 0.5
 _STALE_S = 30.0  # a copy that has waited so long comes too late for whoever wanted it
 
@@ -53,10 +56,15 @@ class StoreWorker:
         bytes_per_s: Of replicas, all together; 0: none are made.
         pins: Whether to pin.
         pin_timeout_s: When a pin ends at the latest.
+        take_back_s: When replicas that were made here are taken back of blocks that nobody asks
+            for; 0: never.
 
     Attributes:
         moves: How many replicas were asked for, by outcome.
         moved_bytes: Of those that were made.
+        extras: Those that have not been taken back.
+        taken_back: How many were to be taken back, by outcome.
+        taken_back_bytes: Of those that were.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class StoreWorker:
         bytes_per_s: int,
         pins: bool,
         pin_timeout_s: float,
+        take_back_s: float,
     ) -> None:
         self._open_store = open_store
         self._address = address
@@ -91,6 +100,11 @@ class StoreWorker:
         self._budget_s = time.monotonic()
         self.moves: Counter[str] = Counter()
         self.moved_bytes = 0
+        self.extras = ExtraReplicas(cold_s=take_back_s)
+        self.taken_back: Counter[str] = Counter()
+        self.taken_back_bytes = 0
+        self._takes_back = take_back_s > 0
+        self._cold: deque[Extra] = deque()
 
     def start(self) -> None:
         """Begin, in threads of its own."""
@@ -119,6 +133,7 @@ class StoreWorker:
 
     def accepted(self, decision: Decision, digests: tuple[str, ...]) -> None:
         """Pin what a request will read, and copy what it fetches to the server of its host."""
+        self.extras.asked(digests, time.monotonic())
         with self._wanted:
             has_room = len(self._pins) < _PINS_MAX
             if self._has_pins and decision.pinned_blocks and has_room:
@@ -145,6 +160,17 @@ class StoreWorker:
         with self._wanted:
             self._add(self._hot, digest, target)
             self._wanted.notify_all()
+
+    def take_back(self) -> None:
+        """Take back replicas of blocks that have become cold; some at a time, call it often."""
+        room = _COLD_MAX - len(self._cold)
+        if not self._takes_back or room <= 0:
+            return
+        cold = self.extras.take_cold(time.monotonic(), room)
+        if cold:
+            with self._wanted:
+                self._cold.extend(cold)
+                self._wanted.notify_all()
 
     def _add(self, queue: deque[_Move], digest: str, target: str) -> None:
         if not self._bytes_per_s or not target or (digest, target) in self._queued:
@@ -178,11 +204,18 @@ class StoreWorker:
         with self._wanted:
             if (
                 not self._wanted.wait_for(
-                    lambda: self._is_stopping or self._moves or self._hot, 1.0
+                    lambda: self._is_stopping or self._moves or self._hot or self._cold, 1.0
                 )
                 or self._is_stopping
             ):
                 return
+            cold = None
+            if not self._moves and not self._hot:
+                cold = self._cold.popleft()
+        if cold is not None:
+            self._drop(link, cold)
+            return
+        with self._wanted:
             # The budget: nothing begins before the bytes of what was made have passed at its rate.
             pause_s = self._budget_s - time.monotonic()
             if pause_s > 0:
@@ -196,7 +229,7 @@ class StoreWorker:
             return
         for key in self._names.store_keys(move.digest):
             try:
-                size = link.add_replica(key, target)
+                made = link.add_replica(key, target)
             except ObjectError:  # it left, or is being replaced, meanwhile
                 self.moves["gone"] += 1
                 continue
@@ -205,11 +238,31 @@ class StoreWorker:
                 if error.retryable:
                     raise
                 continue
-            self.moves["made" if size is not None else "needless"] += 1
-            if size is not None:
+            self.moves["made" if made is not None else "needless"] += 1
+            if made is not None:
+                size, had = made
                 self.moved_bytes += size
                 now_s = time.monotonic()
+                if self._takes_back:
+                    self.extras.made(move.digest, Extra(key, move.target, had, size), now_s)
                 self._budget_s = max(self._budget_s, now_s) + size / self._bytes_per_s
+
+    def _drop(self, link: StoreLink, cold: Extra) -> None:
+        source = self._number_of(cold.server)
+        if source is None:  # its server is gone, and the replica with it
+            self.taken_back["gone"] += 1
+            return
+        try:
+            is_dropped = link.drop_replica(cold.key, source, cold.had)
+        except StoreError as error:
+            # It stays until its object is evicted: pinned, or being read or copied just now.
+            self.taken_back["gone" if isinstance(error, ObjectNotFoundError) else "failed"] += 1
+            if error.retryable and not isinstance(error, ObjectError):
+                raise
+            return
+        self.taken_back["done" if is_dropped else "needless"] += 1
+        if is_dropped:
+            self.taken_back_bytes += cold.size_bytes
 
     def _pin(self, link: StoreLink) -> None:
         with self._wanted:

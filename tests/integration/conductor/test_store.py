@@ -184,6 +184,39 @@ def test_hot_blocks_get_replicas_beside_all_instances(
     until(is_everywhere)
 
 
+def test_replicas_that_were_made_are_taken_back_when_nobody_asks_any_more(
+    store: Client, cluster: Cluster, start: Start
+) -> None:
+    members = servers(store)
+    tokens, kept = tokens_of_a_new_prompt(3), tokens_of_a_new_prompt(2)
+    conductor = start("--master", cluster.address, "--block-tokens", str(BLOCK), "--policy",
+                      "global", "--take-back", "1.5s", "--promise", "0s")  # fmt: skip
+    conductor.register("p0", "both", server=members[0].name)
+    keys = put(store, tokens, members[2].server)
+    others = put(store, kept, members[2].server)
+    for key in others:  # somebody else's second replica, where the conductor would have made one
+        store.change_replica(key, 2, target=members[0].server)
+    until(lambda: holder(conductor, tokens).get(members[2].name) == 48)
+    until(lambda: holder(conductor, kept).get("p0") == 32)
+    for name, wanted in (("r", tokens), ("s", kept)):
+        schedule(conductor, wanted, request_id=name, track=True)
+    until(lambda: all(len(nodes_of(store, key)) == 2 for key in keys))
+    assert metric(conductor, "extra_replicas") == 3
+    for name in ("r", "s"):
+        for event in ("prefilled", "finished"):
+            conductor.ok("POST", f"/v1/requests/{name}/report", {"event": event})
+    for _ in range(5):  # asked for again and again: it stays
+        time.sleep(0.4)
+        schedule(conductor, tokens, request_id="r")
+        assert all(len(nodes_of(store, key)) == 2 for key in keys)
+    conductor.ok("POST", "/v1/requests/r/report", {"event": "finished"})
+    until(lambda: all(nodes_of(store, key) == {members[2].name} for key in keys))
+    until(lambda: metric(conductor, "extra_replicas") == 0)
+    assert metric(conductor, "taken_back_bytes_total") == 3 * 4000
+    assert all(len(nodes_of(store, key)) == 2 for key in others)
+    assert [store.get(key) for key in keys] == [b"x" * 4000] * 3
+
+
 def test_a_master_that_dies_is_followed_again_and_so_is_a_server(
     cluster: Cluster, store: Client, following: Conductor
 ) -> None:

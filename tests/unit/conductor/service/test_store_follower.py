@@ -69,7 +69,10 @@ class MemoryStore:
     def unpin(self, keys: Sequence[str]) -> None:
         raise NotImplementedError
 
-    def add_replica(self, key: str, target_server: int) -> int | None:
+    def add_replica(self, key: str, target_server: int) -> tuple[int, int] | None:
+        raise NotImplementedError
+
+    def drop_replica(self, key: str, source_server: int, least: int) -> bool:
         raise NotImplementedError
 
     def close(self) -> None:
