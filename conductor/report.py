@@ -62,6 +62,8 @@ class Report:
         prefill_busy: Share of the prefill nodes' time, over the trace's span.
         fetched_bytes: Between prefill nodes, for a request.
         fetch_wait_s: What fetches took beyond an idle network's time.
+        nic_wait_s: The same of all that were prefilled, 0 where nothing was fetched: copies save
+            fetches, and those that are left say nothing of it.
         replicated_bytes: Ahead of demand.
         mispredicted_tokens: Promised from a cache that did not have them any more.
         prefill_load: Mean over instances and samples.
@@ -94,6 +96,7 @@ class Report:
     prefill_busy: float
     fetched_bytes: float
     fetch_wait_s: Distribution
+    nic_wait_s: Distribution
     replicated_bytes: float
     mispredicted_tokens: float
     prefill_load: float
@@ -182,6 +185,7 @@ def report(replay: Replay) -> Report:
     hit_blocks = sum(-(-int(value) // trace.block_tokens) for value in used)
     fetches = [i for i in prefilled if not math.isnan(replay.column(Outcome.FETCH)[i])]
     fetch, alone = replay.column(Outcome.FETCH), replay.column(Outcome.FETCH_ALONE)
+    waits = [max(0.0, fetch[i] - alone[i]) for i in fetches]
     _, prefill_loads, decode_loads = pool_loads(replay)
     mean_length = _mean(trace.tokens)
     first_top = (
@@ -213,7 +217,8 @@ def report(replay: Replay) -> Report:
         wasted_gpu_s=math.fsum(work[i] for i in late),
         prefill_busy=replay.busy_s / (replay.config.cluster.prefill_nodes * span_s),
         fetched_bytes=math.fsum(replay.column(Outcome.FETCH_BYTES)),
-        fetch_wait_s=Distribution.of([max(0.0, fetch[i] - alone[i]) for i in fetches]),
+        fetch_wait_s=Distribution.of(waits),
+        nic_wait_s=Distribution.of([*waits, *[0.0] * (len(prefilled) - len(waits))]),
         replicated_bytes=replay.replicated_bytes,
         mispredicted_tokens=math.fsum(missing),
         prefill_load=_mean(prefill_loads),

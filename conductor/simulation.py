@@ -220,6 +220,8 @@ def _native_config(config: SimConfig) -> Any:
     native.decode_patience_s = patience_s
     native.checks_again = scheduler.check_again
     native.margin = scheduler.forecast_margin
+    native.fetch_weight = scheduler.fetch_weight
+    native.replica_weight = scheduler.replica_weight
     native.hotspot_interval_s = scheduler.replicate_interval_s
     native.hotspot_share = scheduler.replicate_share
     native.hotspot_bytes_per_s = scheduler.replicate_bytes_per_s

@@ -50,7 +50,8 @@ typedef struct cd_sim_config {
     double
         decode_patience_s; /* how long a request waits for room at its decode node before it is rejected there */
 
-    double hotspot_interval_s; /* 0: no replication ahead of demand */
+    double fetch_weight, replica_weight; /* share of a NIC, beside 1 of a stream to decoding */
+    double hotspot_interval_s;           /* 0: no replication ahead of demand */
     double hotspot_share;
     double hotspot_bytes_per_s;
 

@@ -1,4 +1,4 @@
-/* Fair sharing: a flow has the smaller of its shares of the sender's and the receiver's NIC. */
+/* Fair sharing by weight: a flow has the smaller of its shares of the sender's and the receiver's NIC. */
 #include "network.h"
 
 #include <math.h>
@@ -12,15 +12,17 @@ bool network_open(network *net, uint32_t nics) {
     *net = (network){.nics = nics, .next_s = INFINITY};
     net->bandwidth = calloc(nics, sizeof *net->bandwidth);
     net->sending = calloc(nics, sizeof *net->sending);
-    net->receiving = calloc(nics, sizeof *net->receiving);
+    net->egress = calloc(nics, sizeof *net->egress);
+    net->ingress = calloc(nics, sizeof *net->ingress);
     net->egress_bytes = calloc(nics, sizeof *net->egress_bytes);
-    return net->bandwidth && net->sending && net->receiving && net->egress_bytes;
+    return net->bandwidth && net->sending && net->egress && net->ingress && net->egress_bytes;
 }
 
 void network_close(network *net) {
     free(net->bandwidth);
     free(net->sending);
-    free(net->receiving);
+    free(net->egress);
+    free(net->ingress);
     free(net->egress_bytes);
     free(net->flows);
 }
@@ -42,8 +44,8 @@ static void share(network *net) {
     net->next_s = INFINITY;
     for (uint32_t i = 0; i < net->count; i++) {
         flow *one = &net->flows[i];
-        one->rate = fmin(net->bandwidth[one->source] / net->sending[one->source],
-                         net->bandwidth[one->target] / net->receiving[one->target]);
+        one->rate = one->weight * fmin(net->bandwidth[one->source] / net->egress[one->source],
+                                       net->bandwidth[one->target] / net->ingress[one->target]);
         net->next_s = fmin(net->next_s, net->now_s + one->left_bytes / one->rate);
     }
 }
@@ -60,7 +62,8 @@ bool network_add(network *net, double now_s, flow added) {
     network_advance(net, now_s);
     net->flows[net->count++] = added;
     net->sending[added.source]++;
-    net->receiving[added.target]++;
+    net->egress[added.source] += added.weight;
+    net->ingress[added.target] += added.weight;
     net->egress_bytes[added.source] += added.left_bytes;
     share(net);
     return true;
@@ -74,7 +77,8 @@ bool network_take(network *net, double now_s, flow *ended) {
             continue;
         *ended = *one;
         net->sending[one->source]--;
-        net->receiving[one->target]--;
+        net->egress[one->source] -= one->weight;
+        net->ingress[one->target] -= one->weight;
         net->flows[i] = net->flows[--net->count];
         if (net->sending[ended->source] == 0)
             net->egress_bytes[ended->source] = 0; /* no rounding is kept */

@@ -11,14 +11,16 @@ typedef struct flow {
     uint32_t source, target; /* NICs */
     uint32_t request;        /* or the block of a replica */
     flow_kind kind;
+    double weight; /* its share beside others of the same NIC */
     double left_bytes, rate;
 } flow;
 
 typedef struct network {
     uint32_t nics;
-    double *bandwidth; /* of each NIC, each way */
-    uint32_t *sending, *receiving;
-    double *egress_bytes; /* yet to be sent, as of `now_s` */
+    double *bandwidth;        /* of each NIC, each way */
+    uint32_t *sending;        /* flows of each NIC */
+    double *egress, *ingress; /* their weights */
+    double *egress_bytes;     /* yet to be sent, as of `now_s` */
     flow *flows;
     uint32_t count, capacity;
     double now_s, next_s; /* next_s: when the first flow ends */

@@ -56,14 +56,20 @@ static bool copy_once(cd_sim *sim, uint32_t block, double block_bytes) {
 void sim_replicate(cd_sim *sim) {
     double block_bytes = sim->config.block_tokens * sim->config.cost.kv_bytes_per_token;
     double budget = sim->config.hotspot_bytes_per_s * sim->config.hotspot_interval_s;
+    uint32_t left = 0; /* who may want one more replica, the next time */
     for (uint32_t i = 0; i < sim->touched_count; i++) {
         uint32_t block = sim->touched[i];
-        sim->block_flags[block] &= (uint8_t)~TOUCHED;
-        if (budget >= block_bytes && !(sim->block_flags[block] & UNDER_WAY) &&
-            copy_once(sim, block, block_bytes))
+        bool is_open = sim->block_flags[block] & UNDER_WAY || budget < block_bytes;
+        if (!is_open && copy_once(sim, block, block_bytes)) {
             budget -= block_bytes;
+            is_open = true;
+        }
+        if (is_open)
+            sim->touched[left++] = block;
+        else
+            sim->block_flags[block] &= (uint8_t)~TOUCHED;
     }
-    sim->touched_count = 0;
+    sim->touched_count = left;
 }
 
 void sim_end_replica(cd_sim *sim, uint32_t block, uint32_t source, uint32_t target) {

@@ -64,6 +64,9 @@ void sim_flow(cd_sim *sim, flow_kind kind, uint32_t request, uint32_t source, ui
                   .target = target,
                   .request = request,
                   .kind = kind,
+                  .weight = kind == FLOW_FETCH     ? sim->config.fetch_weight
+                            : kind == FLOW_REPLICA ? sim->config.replica_weight
+                                                   : 1,
                   .left_bytes = size_bytes};
     if (!network_add(&sim->net, sim->now_s, added))
         sim->is_out_of_memory = true;
@@ -151,7 +154,8 @@ static bool is_sane(const cd_sim_config *config, const cd_trace *trace) {
            config->decode_instances >= 1 && config->decode_instances <= 1024 &&
            config->block_tokens >= 1 && config->cost.group_nodes >= 1 &&
            config->cost.group_nodes <= 1024 && config->cost.chunk_tokens >= 1 &&
-           config->cost.nic_bytes_per_s > 0 && config->layers >= 1 && config->speed > 0 &&
+           config->cost.nic_bytes_per_s > 0 && config->fetch_weight > 0 &&
+           config->replica_weight > 0 && config->layers >= 1 && config->speed > 0 &&
            config->decode.batch_max >= 1 && config->decode.capacity_tokens > 0 &&
            trace->distinct_blocks < NONE;
 }

@@ -86,6 +86,8 @@ static cd_sim_config make_config(void) {
         .decode_s_initial = 10,
         .output_initial = 100,
         .decode_patience_s = draw(3),
+        .fetch_weight = 1 + draw(8),
+        .replica_weight = draw(2) ? 1 : 0.125,
         .hotspot_interval_s = draw(2) * 0.5,
         .hotspot_share = 0.0001,
         .hotspot_bytes_per_s = 1e10,

@@ -487,6 +487,33 @@ def test_copies_ahead_of_demand_shorten_the_wait_at_a_busy_sender() -> None:
     assert ahead.ttft_s.max < alone.ttft_s.max - 1
 
 
+def test_a_fetch_passes_what_streams_to_decoding() -> None:
+    # 60,000 tokens stream for 5 s from where the prompt is, when it is wanted elsewhere.
+    prompt = list(range(16))
+    trace = make([(0.0, 8192, 1, prompt), (5.0, 60_000, 2, prompt), (5.1, 8500, 1, prompt)])
+    setup: dict[str, Any] = {
+        "prefill_nodes": 2, "nic_bytes_per_s": 4e9, "balancing_threshold": 1.0,
+    }  # fmt: skip
+    waits = []
+    for weight in (1.0, 4.0):
+        replay = simulate(trace, configure(**setup, fetch_weight=weight))
+        assert column(replay, Outcome.FETCH_BYTES)[2] == 16 * BLOCK * 327_680
+        waits.append(column(replay, Outcome.FETCH)[2] / column(replay, Outcome.FETCH_ALONE)[2])
+    assert waits == pytest.approx([2.0, 1.25], rel=1e-3)
+    found = report(simulate(trace, configure(**setup)))
+    assert found.nic_wait_s.max == found.fetch_wait_s.max > 0 == found.nic_wait_s.p50
+
+
+def test_a_block_that_is_wanted_everywhere_comes_everywhere() -> None:
+    trace = make([(i * 1.0, 600, 1, [0]) for i in range(3)] + [(30.0, 600, 1, [])])
+    setup: dict[str, Any] = {
+        "prefill_nodes": 8, "top_keys": 1, "sample_s": 1.0, "replicate_interval_s": 1.0,
+        "replicate_share": 1e-5,
+    }  # fmt: skip
+    replicas = [row[-1] for row in simulate(trace, configure("local", **setup)).samples]
+    assert replicas[2] < 4 < replicas[-1] == 8  # one a round, also when nobody asks any more
+
+
 def test_what_the_scheduler_believes_may_be_wrong(sample: Trace) -> None:
     exact = simulate(sample, configure())
     wrong = simulate(sample, configure(error_bias=3.0))
