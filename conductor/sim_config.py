@@ -191,8 +191,8 @@ class SchedulerConfig:
         maximum=100,
     )
     fetch_weight: float = setting(
-        1.0, "share of a NIC that a fetch has beside 1 of a KV cache that streams to its decode node: "
-        "a prefill waits for the one, and the other has the prefill's time", minimum=0.01,
+        1.0, "share of a NIC that a fetch has beside 1 of a KV cache that streams to its decode "
+        "node: a prefill waits for the one, and the other has the prefill's time", minimum=0.01,
     )  # fmt: skip
     replica_weight: float = setting(
         1.0, "the same of a copy ahead of demand, which nobody waits for", minimum=0.01
