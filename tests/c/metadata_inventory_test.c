@@ -272,6 +272,32 @@ static void a_new_life_has_what_its_inventory_names(void) {
     harness_close(h);
 }
 
+/* It says which pages it has; the index may know pages that are none any more. */
+static void a_server_comes_back_smaller(void) {
+    harness_open_default(h);
+    EXPECT(harness_add_server(h, 0, 10000) == 0);
+    for (uint32_t i = 0; i < 300; i++)
+        EXPECT(tell(0, 1, name(i), 5 + i, 4096, i * 33, 1, 0, 1) == MS_WRONG_INCARNATION);
+    uint32_t server;
+    EXPECT(harness_join_as(h, 0, 2, 10000, 10000, "", &server) == MS_OK && server == 0);
+    for (uint32_t i = 300; i-- > 0;) /* in any order */
+        EXPECT(tell(0, 2, name(i), 5 + i, 4096, i * 33, 1, 0, 1) == MS_OK);
+    EXPECT(md_inventory_end(h->core, h->now, 0, 2) == MS_OK);
+    EXPECT(harness_counter(h, "objects") == 300 && pages_free(0) == 9700);
+    harness_check(h);
+    EXPECT(harness_join_as(h, 0, 3, 100, 100, "", &server) == MS_OK && server == 0);
+    for (uint32_t i = 0; i < 3; i++)
+        EXPECT(tell(0, 3, name(i), 5 + i, 4096, i * 33, 1, 0, 1) == MS_OK);
+    EXPECT(md_inventory_end(h->core, h->now, 0, 3) == MS_OK);
+    EXPECT(harness_counter(h, "objects") == 3 && pages_free(0) == 97);
+    for (uint32_t i = 0; i < 300; i++) {
+        ms_location_view location;
+        EXPECT((harness_lookup(h, name(i), &location) == MS_OK) == (i < 3));
+    }
+    harness_check(h);
+    harness_close(h);
+}
+
 static void objects_leave_when_the_grace_is_over_and_come_back(void) {
     harness_open_default(h);
     uint32_t server = harness_add_server(h, 0, 20);
@@ -399,6 +425,7 @@ int main(void) {
     an_entry_of_copies_is_ranked_as_one();
     a_server_in_the_same_life_keeps_what_it_has();
     a_new_life_has_what_its_inventory_names();
+    a_server_comes_back_smaller();
     objects_leave_when_the_grace_is_over_and_come_back();
     removed_while_away_stays_removed();
     a_server_with_too_many_tombstones_is_condemned();

@@ -1,6 +1,7 @@
 // Memory shared between processes of a host: sealed memfds, loans, mappings.
 //
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
+// flags: -Wl,--wrap=lseek
 // timeout: 120
 #include "engine_pair.h"
 
@@ -234,6 +235,37 @@ static void test_attach(void) {
     drop_files(&made);
 }
 
+off_t __real_lseek(int descriptor, off_t offset, int whence);
+off_t __wrap_lseek(int descriptor, off_t offset, int whence);
+static _Atomic uint32_t seeks;
+
+off_t __wrap_lseek(int descriptor, off_t offset, int whence) {
+    seeks++;
+    return __real_lseek(descriptor, offset, whence);
+}
+
+/* Each look for the end of what has memory visits all of its pages: one a step would be quadratic. */
+static void test_population_looks_once_a_range(void) {
+    size_t length = 128 * MIB;
+    int descriptor = memfd_create("whole", MFD_CLOEXEC);
+    assert(ftruncate(descriptor, (off_t)length) == 0);
+    uint8_t *bytes = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    assert(bytes != MAP_FAILED);
+    memset(bytes, 1, 64 * MIB);
+    memset(bytes + 96 * MIB, 1, 32 * MIB);
+    void *mapped;
+    OK(te_map_read_only(descriptor, 0, length, &mapped));
+    te_population done = {0};
+    uint32_t steps = 1;
+    seeks = 0;
+    while (te_populate_step(mapped, descriptor, 0, length, &done))
+        steps++;
+    assert(done.offset == length && steps == 12 && seeks == 4);
+    munmap(mapped, length);
+    munmap(bytes, length);
+    close(descriptor);
+}
+
 static void test_population_leaves_holes(void) {
     size_t length = 64 * MIB;
     int descriptor = memfd_create("sparse", MFD_CLOEXEC);
@@ -246,11 +278,11 @@ static void test_population_leaves_holes(void) {
     void *mapped;
     assert(fstat(descriptor, &before) == 0);
     OK(te_map_read_only(descriptor, 0, length, &mapped));
-    uint64_t offset = 0;
+    te_population done = {0};
     int steps = 0;
-    while (te_populate_step(mapped, descriptor, 0, length, &offset))
+    while (te_populate_step(mapped, descriptor, 0, length, &done))
         steps++;
-    assert(offset == 19 * MIB && steps >= 2 && steps <= 5);
+    assert(done.offset == 19 * MIB && steps >= 2 && steps <= 5);
     assert(fstat(descriptor, &after) == 0 && before.st_blocks == after.st_blocks);
     CHECK_STATUS(MS_BAD_FRAME, te_map_read_only(descriptor, 4096, length, &mapped));
     CHECK_STATUS(MS_BAD_FRAME, te_map_read_only(descriptor, 0, length + 1, &mapped));
@@ -422,6 +454,7 @@ int main(void) {
     test_loans_belong_to_their_process();
     test_attach();
     test_population_leaves_holes();
+    test_population_looks_once_a_range();
     test_share();
     test_sharing_again();
     test_sharing_threads();

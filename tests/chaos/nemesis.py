@@ -22,6 +22,7 @@ from .processes import Process
 
 _ASK_TIMEOUT_S = 0.5
 _ASK_PAUSE_S = 0.1
+_HEARD_S = 0.8  # after a second the master takes a holder for silent, and answers without it
 _POLL_S = 0.05
 _TICK_S = 0.1
 _STALL_S = 1.0
@@ -74,9 +75,15 @@ class Watch:
                 self._client = Client(
                     self._uri, use_local_paths=False, connect_timeout_s=5 * _ASK_TIMEOUT_S
                 )
+            # A key that nobody uses. The index answers only when inventories are there; and the
+            # remove in time only when each server has heard of it: one that a partition has cut off
+            # a moment ago is "ready" until its silence is noticed.
+            self._client.upsert(
+                "watch", b"", replicas=len(SERVERS), min_replicas=len(SERVERS),
+                timeout_s=_ASK_TIMEOUT_S,
+            )  # fmt: skip
+            self._client.remove("watch", timeout_s=_HEARD_S)
             members = self._client.members(timeout_s=_ASK_TIMEOUT_S)
-            # A key that nobody uses: the index answers only when inventories are there.
-            self._client.remove("watch", timeout_s=_ASK_TIMEOUT_S)
         except StoreError:
             return False
         return sum(member.state == "ready" for member in members) == len(SERVERS)

@@ -41,7 +41,7 @@ typedef struct attachment {
         device; /* of the payload's file, which tells whether a second ATTACH gives the same memory */
     ino_t inode;
     int descriptor; /* of the payload, for population; -1 when that has ended */
-    uint64_t populated;
+    te_population populated;
 } attachment;
 
 typedef struct share {
@@ -155,12 +155,11 @@ ms_status te_map_read_only(int descriptor, uint64_t offset, uint64_t length, voi
     return MS_OK;
 }
 
-bool te_populate_step(const void *address, int descriptor, uint64_t start, uint64_t length,
-                      uint64_t *offset) {
-    if (*offset >= length)
-        return false;
-    /* A read fault on a hole of a tmpfs file gives it memory: what the peer has not touched yet stays so. */
-    off_t data = lseek(descriptor, (off_t)(start + *offset), SEEK_DATA);
+/* To the next range that has memory: a read fault on a hole of a tmpfs file gives it memory, and what the peer has not
+ * touched yet stays so.  Looking for a range's end visits all of its pages under the file's lock, so that is done once a
+ * range and not once a step. */
+static bool find_data(int descriptor, uint64_t start, uint64_t length, te_population *done) {
+    off_t data = lseek(descriptor, (off_t)(start + done->offset), SEEK_DATA);
     if (data < 0)
         return false; /* ENXIO: nothing but holes up to the end */
     off_t hole = lseek(descriptor, data, SEEK_HOLE);
@@ -168,13 +167,21 @@ bool te_populate_step(const void *address, int descriptor, uint64_t start, uint6
     uint64_t end = hole < 0
                        ? length
                        : ((uint64_t)hole + MS_PAGE_SIZE - 1) / MS_PAGE_SIZE * MS_PAGE_SIZE - start;
-    if (end > length)
-        end = length;
-    if (first >= end)
+    done->offset = first;
+    done->data_end = end < length ? end : length;
+    return first < done->data_end;
+}
+
+bool te_populate_step(const void *address, int descriptor, uint64_t start, uint64_t length,
+                      te_population *done) {
+    if (done->offset >= length)
         return false;
+    if (done->offset >= done->data_end && !find_data(descriptor, start, length, done))
+        return false;
+    uint64_t first = done->offset, end = done->data_end;
     if (end - first > POPULATE_STEP)
         end = first + POPULATE_STEP;
-    *offset = end;
+    done->offset = end;
     const uint8_t *bytes = (const uint8_t *)address + first;
     if (madvise((void *)(uintptr_t)bytes, (size_t)(end - first), MADV_POPULATE_READ) == 0)
         return end < length;

@@ -87,12 +87,32 @@ static void take_note(md_core *core, md_shard *shard, uint32_t record, const hel
                                   (replica->expiry_ms != 0 ? MD_HAS_EXPIRY : 0)));
 }
 
+static size_t confirmed_bytes(const md_segment *segment) {
+    return (size_t)(segment->page_count / 8 + 1);
+}
+
+/* Only a server that comes back is held against what the index says of it. */
 static bool confirm(md_core *core, const held *replica) {
     md_server *server = server_at(core, replica->server);
-    if (!md_map_reserve(&server->confirmed, 1))
+    if (!server->needs_sweep)
+        return true;
+    md_segment *segment = &server->segments[replica->segment];
+    uint32_t page = replica->extents[0].page;
+    if (segment->confirmed == NULL)
+        segment->confirmed = md_memory_map(confirmed_bytes(segment));
+    if (segment->confirmed == NULL)
         return false;
-    md_map_set(&server->confirmed, md_page_key(0, replica->segment, replica->extents[0].page), 1);
+    segment->confirmed[page / 8] |= (uint8_t)(1u << page % 8);
     return true;
+}
+
+/* It may have come back with a smaller pool than the index knows. */
+static bool is_confirmed(const md_server *server, uint32_t segment_number, uint32_t page) {
+    if (segment_number >= server->segment_count)
+        return false;
+    const md_segment *segment = &server->segments[segment_number];
+    return segment->confirmed != NULL && page < segment->page_count &&
+           (segment->confirmed[page / 8] >> page % 8 & 1) != 0;
 }
 
 static ms_status take_new(md_core *core, const held *replica) {
@@ -385,7 +405,10 @@ void md_inventory_drop(md_core *core, uint32_t server) {
     md_memory_unmap(at->uneven, at->uneven_capacity * sizeof(ms_hash));
     at->uneven = NULL;
     at->uneven_count = at->uneven_capacity = 0;
-    md_map_close(&at->confirmed);
+    for (uint32_t i = 0; i < at->segment_count; i++) {
+        md_memory_unmap(at->segments[i].confirmed, confirmed_bytes(&at->segments[i]));
+        at->segments[i].confirmed = NULL;
+    }
     for (uint32_t i = 0; i < core->partial_of.capacity;) {
         uint32_t partial = core->partial_of.slots[i].value;
         while (partial != 0 && partial_at(core, partial)->server != server)
@@ -477,8 +500,7 @@ static ms_status sweep_unconfirmed(md_core *core, uint32_t server) {
             uint64_t keep = 0;
             for (uint32_t i = 0; i < set.count; i++)
                 if (set.replicas[i].server != server ||
-                    md_map_get(&at->confirmed, md_page_key(0, set.replicas[i].segment,
-                                                           set.extents[i][0].page)) != 0)
+                    is_confirmed(at, set.replicas[i].segment, set.extents[i][0].page))
                     keep |= 1ull << i;
             if (keep == (1ull << set.count) - 1)
                 continue;

@@ -165,6 +165,7 @@ typedef struct md_segment {
     uint64_t pages_unpinned; /* of those complete: of objects that no pin protects */
     uint64_t pages_leaving;  /* FREE not yet CLEARED */
     uint64_t pages_held;     /* CLEARED, not FREED: in use by views or copies */
+    uint8_t *confirmed;      /* while an inventory comes in: a bit for each first page it names */
 } md_segment;
 
 typedef struct md_used {
@@ -202,7 +203,6 @@ typedef struct md_server {
     uint64_t object_count; /* replicas */
     md_used *used;         /* while an inventory comes in */
     uint32_t used_count, used_capacity;
-    md_map confirmed;
     ms_hash
         *uneven; /* objects of which it has another note than others; told at the inventory's end */
     uint32_t uneven_count, uneven_capacity;

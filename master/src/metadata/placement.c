@@ -355,7 +355,11 @@ static int by_page(const void *a, const void *b) {
 bool md_segment_rebuild(md_segment *segment, md_used *used, uint32_t used_count) {
     md_allocator_close(&segment->allocator);
     segment->unready_count = 0;
-    if (used_count > 0)
+    /* An inventory comes by page: mostly there is nothing to sort. */
+    uint32_t sorted = 1;
+    while (sorted < used_count && used[sorted - 1].page <= used[sorted].page)
+        sorted++;
+    if (sorted < used_count)
         qsort(used, used_count, sizeof *used, by_page);
     uint64_t page = 0;
     for (uint32_t i = 0; i <= used_count; i++) {
