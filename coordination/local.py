@@ -136,6 +136,7 @@ class LocalCoordinator:
             raise InUseError(
                 f"another master leads {self.name}: {holder or 'a process that says no name'}",
                 stage="lead",
+                hint="stop that master, or give this one another folder with --coordinator",
                 cause=error,
             ) from error
         _rewrite(descriptor, f"pid {os.getpid()}, {address}\n")

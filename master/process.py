@@ -199,8 +199,13 @@ class MasterProcess:
 
     def _reserve(self, what: str, port: int) -> None:
         # Beside a port of the user's own choice any other will do: it is printed.
+        below = f", which is {port - self._config.port} below it" if self._config.port else ""
         held = self._held[what] = ports.reserve(
-            self._config.address, port, what, any_if_taken=self._config.port != DEFAULT_PORT
+            self._config.address,
+            port,
+            what,
+            option=f"--port{below}",
+            any_if_taken=self._config.port != DEFAULT_PORT,
         )
         if what == "HTTP":
             held.listen(128)  # a probe that comes early waits for its answer

@@ -363,7 +363,7 @@ class InUseError(AccessRefusedError):
     """Another process holds the port, the socket or the lock that this one needs."""
 
     code = "MS-1210"
-    hint = "stop that process, or choose another port with --port"
+    hint = "stop that process, or choose another port, name or folder"
 
 
 class RequestError(StoreError, ValueError):

@@ -138,7 +138,8 @@ class StoreServerProcess:
             ("HTTP", config.http, config.http_port),
         ):
             if is_wanted:
-                self._held[what] = ports.reserve(config.address, port, what)
+                option = f"--{what.lower()}-port"
+                self._held[what] = ports.reserve(config.address, port, what, option=option)
                 self._ports[what] = int(self._held[what].getsockname()[1])
         if "HTTP" in self._held:
             self._held["HTTP"].listen(128)  # a probe that comes early waits for its answer

@@ -155,7 +155,11 @@ class StoreService:
         self._server: Any = None
         status = lib.st_open(native, server, error)
         if status == Status.BUSY:
-            raise InUseError(ffi.string(error).decode(errors="replace"), stage="open")
+            raise InUseError(
+                ffi.string(error).decode(errors="replace"),
+                stage="open",
+                hint="stop that server, or give this one another --name or --segment-dir",
+            )
         _check(status, error)
         self._server = server[0]
         self.engine = TransferEngine.around(lib.st_engine(self._server))

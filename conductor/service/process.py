@@ -201,7 +201,9 @@ class ConductorProcess:
         return list(routes(self.core))
 
     def _reserve(self, what: str, port: int) -> socket.socket:
-        held = self._held[what] = ports.reserve(self._config.address, port, what)
+        held = self._held[what] = ports.reserve(
+            self._config.address, port, what, option=f"--{what.lower()}-port"
+        )
         return held
 
     def _port_of(self, what: str) -> int | None:

@@ -53,7 +53,9 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def reserve(address: str, port: int, what: str, *, any_if_taken: bool = False) -> socket.socket:
+def reserve(
+    address: str, port: int, what: str, *, option: str = "--port", any_if_taken: bool = False
+) -> socket.socket:
     """Return a socket that holds a port for a service that starts later.
 
     It is bound with SO_REUSEPORT and does not listen, so that gRPC, which makes its own socket, can
@@ -63,6 +65,7 @@ def reserve(address: str, port: int, what: str, *, any_if_taken: bool = False) -
         address: Where to listen.
         port: The port wanted; 0 = any.
         what: The service's name, for messages.
+        option: How the user chooses this port, for messages.
         any_if_taken: Take any free port in place of one that is taken.
 
     Raises:
@@ -70,7 +73,7 @@ def reserve(address: str, port: int, what: str, *, any_if_taken: bool = False) -
     """
     if port and not is_free(address, port):
         if not any_if_taken:
-            raise in_use(address, port, what)
+            raise in_use(address, port, what, option)
         port = 0
     # asyncio sends at once (TCP_NODELAY) only on connections whose protocol it is told.
     held = socket.socket(family_of(address), socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -80,15 +83,16 @@ def reserve(address: str, port: int, what: str, *, any_if_taken: bool = False) -
         held.bind((address, port))
     except OSError as error:
         held.close()
-        raise in_use(address, port, what) from error
+        raise in_use(address, port, what, option) from error
     return held
 
 
-def in_use(address: str, port: int, what: str) -> InUseError:
-    """Return the error that names who holds a port."""
+def in_use(address: str, port: int, what: str, option: str = "--port") -> InUseError:
+    """Return the error that names who holds a port, and how another one is chosen."""
     return InUseError(
         f"port {port} of {address}, wanted for {what}, is in use by {holder_of_port(port)}",
         stage="listen",
+        hint=f"stop that process, or choose another port with {option}",
     )
 
 

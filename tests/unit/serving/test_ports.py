@@ -38,8 +38,11 @@ def test_a_port_can_be_taken_without_a_listener() -> None:
         caller.connect(listener.getsockname())
         port = caller.getsockname()[1]
         assert ports.holder_of_port(port).startswith(f"a connection of {own}")
-        with pytest.raises(InUseError, match="wanted for HTTP, is in use by a connection of pid"):
-            ports.reserve("127.0.0.1", port, "HTTP")
+        with pytest.raises(
+            InUseError, match="wanted for HTTP, is in use by a connection of pid"
+        ) as refused:
+            ports.reserve("127.0.0.1", port, "HTTP", option="--http-port")
+        assert refused.value.hint.endswith("choose another port with --http-port")
 
 
 def test_who_cannot_be_seen_is_named_by_what_is_known() -> None:
