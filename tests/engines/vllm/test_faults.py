@@ -21,9 +21,9 @@ pytestmark = pytest.mark.timeout(1200)
 MANY = 24
 ALONE = 8  # of them, one after the other
 OPEN_SECONDS = 6.0  # after so long without a master the breaker is certainly open
-# Less than one wait for a master that is away.  What is expected is 5 ms a request; what was seen
-# is printed, since a busy machine decides about milliseconds.
-ADDED_SECONDS_MAX = 0.1
+# What all calls of a connector in vLLM's own threads add to a request then.  The scheduler of the
+# unmodified one asks a thread of its own, and waits for it as long as a busy machine lets it.
+ADDED_SECONDS_MAX = {"ours": 0.005, "mooncake": 0.02}
 
 EXTENSIVE = pytest.param("mooncake", marks=pytest.mark.extensive)
 
@@ -108,7 +108,7 @@ def test_processes_of_the_store_end_in_the_middle_of_requests(
         )
         record_property("added_ms", round(added * 1e3, 3))
         print(f"{connector}: {added * 1e3:.2f} ms a request in the connector without a master")
-        assert added <= ADDED_SECONDS_MAX, times
+        assert added <= ADDED_SECONDS_MAX[connector], times
 
         # The same engine uses the store again when it is back.
         cluster.start_master()
