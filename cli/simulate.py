@@ -197,7 +197,7 @@ def _names(text: str) -> list[str]:
     "--policies", default="random,least-load,local,global,ours", show_default=True, metavar="LIST"
 )
 @click.option("--admissions", default="", metavar="LIST", help="each with each policy")
-@click.option("--speeds", default="1", show_default=True, metavar="LIST")
+@click.option("--speeds", metavar="LIST", help="of replay; by default that of the cluster file")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1000),
@@ -209,8 +209,8 @@ def _names(text: str) -> list[str]:
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="PNG, PDF or SVG")
 def compare(
     output: Output, trace: Path | None, cluster: Path | None, settings: tuple[str, ...],
-    limit: int | None, seed: int | None, policies: str, admissions: str, speeds: str, seeds: int,
-    plot: Path | None,
+    limit: int | None, seed: int | None, policies: str, admissions: str, speeds: str | None,
+    seeds: int, plot: Path | None,
 ) -> int:  # fmt: skip
     """Replay a trace under several policies, side by side.
 
@@ -227,7 +227,8 @@ def compare(
 
     base = _config(cluster, settings, seed=seed)
     try:
-        multipliers = [float(part) for part in _names(speeds)]
+        wanted_speeds = f"{base.replay.speed:g}" if speeds is None else speeds
+        multipliers = [float(part) for part in _names(wanted_speeds)]
     except ValueError as error:
         raise ConfigError(
             f"--speeds {speeds!r}: numbers with commas between", cause=error
@@ -408,9 +409,15 @@ def size(
     metavar="TABLE.NAME=VALUE",
     help="a setting of the cluster file; repeatable",
 )
+@click.option(
+    "--plots",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="a picture of each as well (matplotlib)",
+)
 def figures(
     output: Output, names: tuple[str, ...], traces: Path, cluster: Path | None,
-    settings: tuple[str, ...],
+    settings: tuple[str, ...], plots: Path | None,
 ) -> int:  # fmt: skip
     """Repeat the papers' figures and tables, beside the published numbers.
 
@@ -419,10 +426,8 @@ def figures(
 
     \b
     mooncake-store sim figures --traces FAST25-release/traces
-    mooncake-store sim figures pipeline layers
+    mooncake-store sim figures pipeline layers --plots pictures
     """
-    from dataclasses import asdict
-
     from mooncake_store.conductor.figures import FIGURES, Traces
 
     for name in names:
@@ -437,7 +442,13 @@ def figures(
         done = number / len(wanted)
         found = FIGURES[name](loaded, base, lambda step: shown(f"{name}: {step}", done))  # noqa: B023
         shown.clear()
-        documents.append({"name": name, **asdict(found)})
+        documents.append(
+            {"name": name, "title": found.title, "header": found.header, "rows": found.rows}
+        )
+        if plots:
+            from mooncake_store.conductor.plots import plot_figure
+
+            plot_figure(found, plots / f"{name}.png")
         if not output.is_json:
             print("\n".join([printable(found.title), *aligned([found.header, *found.rows]), ""]))
     if output.is_json:

@@ -23,7 +23,28 @@ from mooncake_store.conductor.simulation import simulate
 from mooncake_store.conductor.trace import Trace, load_trace
 from mooncake_store.errors import ConfigError
 
-__all__ = ["FIGURES", "Figure", "Traces", "lru_hit_blocks"]
+__all__ = ["FIGURES", "Chart", "Figure", "Traces", "lru_hit_blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What of a table is drawn, by place of the column; a cell's number is what it begins with.
+
+    Attributes:
+        y_label: Of the axis, with its unit.
+        x: Column along the other axis.
+        ys: A line or a set of bars each, by label.
+        by: Columns that set rows apart: the labels have their text before them.
+        is_bars: Bars and names; else lines and numbers.
+        is_log: Both axes of lines, or that of bars.
+    """
+
+    y_label: str
+    x: int
+    ys: dict[str, int]
+    by: tuple[int, ...] = ()
+    is_bars: bool = False
+    is_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +55,13 @@ class Figure:
         title: What it is of, and with which parameters.
         header: Of the columns; those that end in "published" are read off the paper.
         rows: Text, as it is shown.
+        charts: What is drawn of it.
     """
 
     title: str
     header: list[str]
     rows: list[list[str]]
+    charts: tuple[Chart, ...] = ()
 
 
 class Traces:
@@ -79,13 +102,18 @@ def _config(
     speed: float = 1.0,
     **cluster: Any,
 ) -> SimConfig:
+    """Return what a figure starts from, with its changes; `speed` is on top of the replay's."""
     config = replace(
         base,
         cluster=replace(base.cluster, **cluster),
         slo=replace(base.slo, **slo or {}),
-        replay=replace(base.replay, speed=speed),
+        replay=replace(base.replay, speed=base.replay.speed * speed),
     )
     return with_policy(config, policy, **scheduler or {})
+
+
+def _nodes(base: SimConfig) -> str:
+    return f"{base.cluster.prefill_nodes}P+{base.cluster.decode_nodes}D"
 
 
 def _run(trace: Trace, config: SimConfig) -> Report:
@@ -127,7 +155,15 @@ def _mean_ttft(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> 
         "HIT TOKENS",
         "HIT BLOCKS",
     ]
-    return Figure("F figure 5: mean TTFT by policy, 8P+8D, 1x", header, rows)
+    return Figure(
+        f"F figure 5: mean TTFT by policy, {_nodes(base)}, {base.replay.speed:g}x",
+        header,
+        rows,
+        (
+            Chart("mean TTFT (s)", 1, {"here": 2, "published": 4}, (0,), is_bars=True),
+            Chart("hits (% of prompt tokens)", 1, {"": 7}, (0,), is_bars=True),
+        ),
+    )
 
 
 def lru_hit_blocks(trace: Trace, capacity_blocks: int) -> float:
@@ -170,6 +206,7 @@ def _capacity_of_cache(traces: Traces, base: SimConfig, tell: Callable[[str], No
         "F figure 9: hits of one LRU cache by its size, whole blocks of 512 tokens",
         ["TRACE", "TOKENS", "HIT BLOCKS", "PUBLISHED"],
         rows,
+        (Chart("hits (% of blocks)", 1, {"here": 2, "published": 3}, (0,)),),
     )
 
 
@@ -199,6 +236,14 @@ def _local_and_global(traces: Traces, base: SimConfig, tell: Callable[[str], Non
         "F figure 10: local against global cache, 10 prefill nodes of 3 M tokens, one token out",
         ["TRACE", "HIT TOKENS", "PUBLISHED", "NODE S A REQUEST", "PUBLISHED"],
         rows,
+        (
+            Chart(
+                "hits of the local cache (% of tokens)",
+                0,
+                {"here": 1, "published": 2},
+                is_bars=True,
+            ),
+        ),
     )
 
 
@@ -233,9 +278,16 @@ def _bandwidth(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> 
     )
     rows.append(["recompute", f"{alone.ttft_s.mean:.2f} s", "2.60 s", "-", "-", "-"])
     return Figure(
-        "F figure 13: mean TTFT by bandwidth, synthetic trace, 8P+8D",
+        f"F figure 13: mean TTFT by bandwidth, synthetic trace, {_nodes(base)}",
         ["GBPS", "GLOBAL", "PUBLISHED", "COMPARING COSTS", "EARLIEST", "P99 WAIT AT NICS"],
         rows,
+        (
+            Chart(
+                "mean TTFT (s)",
+                0,
+                {"global": 1, "published": 2, "global, comparing costs": 3, "earliest": 4},
+            ),
+        ),
     )
 
 
@@ -269,6 +321,10 @@ def _split(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figu
         "(published: TTFT 5.8 s at 5P to 1.2 s at 11P, TBT 31 ms at 11D to 58 ms at 5D)",
         ["SPLIT", "EFFECTIVE", "PUBLISHED", "MEAN TTFT", "MEAN TBT", "P99 TBT"],
         rows,
+        (
+            Chart("effective requests (%)", 0, {"here": 1, "published": 2}, is_bars=True),
+            Chart("mean TTFT (s)", 0, {"": 3}, is_bars=True),
+        ),
     )
 
 
@@ -308,7 +364,8 @@ def _overload(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> F
                 ]
             )
     return Figure(
-        "A table 3 and figures 9, 10: overload, conversation trace at 2x, 8 prefill nodes "
+        f"A table 3 and figures 9, 10: overload, conversation trace at {2 * base.replay.speed:g}x, "
+        f"{base.cluster.prefill_nodes} prefill nodes "
         "(published rejections of another trace: baseline 4,183, early 3,771, prediction 3,589 of "
         "23,000)",
         [
@@ -325,6 +382,10 @@ def _overload(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> F
             "LENGTH OF REFUSED",
         ],
         rows,
+        (
+            Chart("prefill wasted (node s)", 1, {"": 5}, (0,), is_bars=True),
+            Chart("requests within both SLOs", 1, {"": 2}, (0,), is_bars=True),
+        ),
     )
 
 
@@ -351,6 +412,7 @@ def _pipelines(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> 
         "Chunked pipeline: TTFT (and idle share) of one prompt on X nodes; the papers give none",
         ["TOKENS", "X", "4096 EQUAL", "4096 BALANCED", "8192 EQUAL", "8192 BALANCED"],
         rows,
+        (Chart("TTFT (s)", 1, {"4096 equal": 2, "8192 equal": 4, "8192 balanced": 5}, (0,)),),
     )
 
 
@@ -383,6 +445,19 @@ def _layers(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Fig
         "besides)",
         ["TOKENS", "SERIAL", "PUBLISHED", "LAYER BY LAYER", "PUBLISHED"],
         rows,
+        (
+            Chart(
+                "added latency (s)",
+                0,
+                {
+                    "serial": 1,
+                    "serial, published": 2,
+                    "layer by layer": 3,
+                    "layer by layer, published": 4,
+                },
+                is_log=True,
+            ),
+        ),
     )
 
 
@@ -435,6 +510,10 @@ def _hot_blocks(traces: Traces, base: SimConfig, tell: Callable[[str], None]) ->
             "MEAN TTFT",
         ],
         rows,
+        (
+            Chart("p99 of waiting for NICs (ms)", 3, {"": 8}, (0, 1, 2), is_bars=True, is_log=True),
+            Chart("hottest 100 blocks: most replicas", 3, {"": 6}, (0, 1, 2), is_bars=True),
+        ),
     )
 
 
@@ -478,10 +557,15 @@ def _ablation(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> F
                 )
         rows.append(cells)
     return Figure(
-        "Thresholds and parts of the policies: mean / p99 TTFT (s) / within both SLOs, 8P+8D",
+        "Thresholds and parts of the policies: mean / p99 TTFT (s) / within both SLOs, "
+        f"{_nodes(base)}",
         [
             "POLICY",
-            *(f"{name} {speed}" for name in ("CONV", "SYNTH") for speed in ("1x", "1.5x", "2x")),
+            *(
+                f"{name} {base.replay.speed * speed:g}x"
+                for name in ("CONV", "SYNTH")
+                for speed in (1, 1.5, 2)
+            ),
         ],
         rows,
     )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mooncake_store.conductor.figures import Chart, Figure
 from mooncake_store.conductor.report import Report, pool_loads
 from mooncake_store.conductor.simulation import Outcome, Replay
 from mooncake_store.errors import ConfigError
 
-__all__ = ["plot_comparison", "plot_replay"]
+__all__ = ["plot_comparison", "plot_figure", "plot_replay", "series"]
 
 
 def _pyplot() -> Any:
@@ -27,17 +30,18 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _cumulative(axes: Any, values: Sequence[float], label: str) -> None:
+def _tail(axes: Any, values: Sequence[float], label: str) -> None:
+    """Draw which share of requests is above each value, where p99 is not lost at the top."""
     ordered = sorted(value for value in values if not math.isnan(value))
     if ordered:
-        axes.plot(ordered, [(i + 1) / len(ordered) for i in range(len(ordered))], label=label)
+        axes.plot(ordered, [1 - i / len(ordered) for i in range(len(ordered))], label=label)
 
 
-def _save(pyplot: Any, figure: Any, path: Path) -> None:
+def _save(pyplot: Any, figure: Any, path: Path, **options: Any) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.tight_layout()
-        figure.savefig(path, dpi=110)
+        figure.savefig(path, dpi=110, **options)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}", cause=error) from error
     finally:
@@ -54,17 +58,20 @@ def plot_replay(replay: Replay, path: Path) -> None:
     figure, axes = pyplot.subplots(2, 2, figsize=(12, 7.5))
     config = replay.config
     ttft, tbt, loads, replicas = axes.flat
-    _cumulative(ttft, replay.column(Outcome.TTFT), "measured")
-    _cumulative(ttft, replay.column(Outcome.TTFT_PREDICTED), "predicted at arrival")
+    _tail(ttft, replay.column(Outcome.TTFT), "measured")
+    _tail(ttft, replay.column(Outcome.TTFT_PREDICTED), "predicted at arrival")
     ttft.axvline(config.slo.ttft_s, color="gray", linestyle=":", label="SLO")
     ttft.set_xscale("symlog", linthresh=0.1)
     ttft.set_xlim(left=0)
-    ttft.set(xlabel="TTFT (s)", ylabel="share of requests", title="Time to first token")
+    ttft.set(xlabel="TTFT (s)", title="Time to first token")
     ttft.legend()
-    _cumulative(tbt, [value * 1e3 for value in replay.column(Outcome.TBT)], "longest tenth of gaps")
-    _cumulative(tbt, [value * 1e3 for value in replay.column(Outcome.TBT_MEAN)], "mean of gaps")
+    _tail(tbt, [value * 1e3 for value in replay.column(Outcome.TBT)], "longest tenth of gaps")
+    _tail(tbt, [value * 1e3 for value in replay.column(Outcome.TBT_MEAN)], "mean of gaps")
     tbt.axvline(config.slo.tbt_s * 1e3, color="gray", linestyle=":", label="SLO")
-    tbt.set(xlabel="TBT (ms)", ylabel="share of requests", title="Time between tokens")
+    tbt.set(xlabel="TBT (ms)", title="Time between tokens")
+    for axes_of_tail in (ttft, tbt):
+        axes_of_tail.set(yscale="log", ylabel="share of requests above", ylim=(1e-4, 1.1))
+        axes_of_tail.axhline(0.01, color="gray", linewidth=0.5)  # the 99th percentile
     tbt.legend()
     times, prefill, decode = pool_loads(replay)
     loads.plot(times, prefill, label="prefill")
@@ -124,3 +131,85 @@ def plot_comparison(reports: Mapping[tuple[str, float], Report], path: Path) -> 
     good.set_ylim(0, 1.02)
     good.legend(loc="lower left")
     _save(pyplot, figure, path)
+
+
+def _number(cell: str) -> float:
+    """Return what a cell begins with; NaN: no number."""
+    found = re.match(r"[+-]?[\d,]*\.?\d+(k?)", cell)
+    if found is None:
+        return math.nan
+    return float(found[0].rstrip("k").replace(",", "")) * (1024 if found[1] else 1)
+
+
+def series(figure: Figure, chart: Chart) -> dict[str, list[tuple[str, float]]]:
+    """Return the points of each line, by its label; those without a value are left out."""
+    lines: dict[str, list[tuple[str, float]]] = {}
+    for row in figure.rows:
+        before = [row[column] for column in chart.by]
+        for name, column in chart.ys.items():
+            value = _number(row[column])
+            if not math.isnan(value):
+                label = ", ".join([*before, *([name] if name else [])])
+                lines.setdefault(label, []).append((row[chart.x], value))
+    return lines
+
+
+def _draw(axes: Any, figure: Figure, chart: Chart) -> None:
+    lines = series(figure, chart)
+    names = list(dict.fromkeys(row[chart.x] for row in figure.rows))
+    # What was published has the color of what stands beside it.
+    families = list(dict.fromkeys(_family(label) for label in lines))
+    for number, (label, points) in enumerate(lines.items()):
+        is_published = "published" in label
+        look: dict[str, Any] = {"label": label, "color": f"C{families.index(_family(label)) % 10}"}
+        if chart.is_bars:
+            width = 0.8 / len(lines)
+            at = [names.index(x) + (number - (len(lines) - 1) / 2) * width for x, _ in points]
+            look |= {"alpha": 0.45, "hatch": "//"} if is_published else {}
+            axes.bar(at, [y for _, y in points], width, **look)
+        else:
+            known = [(_number(x), y) for x, y in points if not math.isnan(_number(x))]
+            look |= {"linestyle": "--", "marker": "s", "fillstyle": "none"} if is_published else {}
+            axes.plot([x for x, _ in known], [y for _, y in known], **{"marker": "o", **look})
+    if chart.is_bars:
+        axes.set_xticks(range(len(names)), names, rotation=15 if len(names) > 5 else 0)
+    else:
+        shown = [x for x in names if not math.isnan(_number(x))]
+        axes.set_xscale("log")
+        axes.set_xticks([_number(x) for x in shown], shown)
+        axes.xaxis.minorticks_off()
+        axes.set_xlabel(figure.header[chart.x])
+    if chart.is_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set_ylabel(chart.y_label)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    if any(lines):
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "frameon": False}
+        axes.legend(fontsize=8, ncols=min(4, len(lines)), **below)
+
+
+def _family(label: str) -> str:
+    return label.removesuffix("published").removesuffix("here").rstrip(", ")
+
+
+def plot_figure(figure: Figure, path: Path) -> bool:
+    """Draw one of the papers' figures; False: it is a table, of which nothing is drawn.
+
+    Raises:
+        ConfigError: There is no matplotlib, or the file cannot be written.
+    """
+    if not figure.charts:
+        return False
+    pyplot = _pyplot()
+    count = len(figure.charts)
+    drawn, axes = pyplot.subplots(1, count, figsize=(7.5 * count, 5), squeeze=False)
+    for at, chart in zip(axes[0], figure.charts, strict=True):
+        _draw(at, figure, chart)
+    drawn.suptitle("\n".join(textwrap.wrap(figure.title, 70 * count)), fontsize=11)
+    _save(pyplot, drawn, path, bbox_inches="tight")  # the legends stand below
+    return True

@@ -117,11 +117,28 @@ def test_what_cannot_be_is_refused_in_words(
 def test_pictures_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
     one, many = tmp_path / "new" / "run.png", tmp_path / "compare.png"
-    output(capsys, "run", "--limit", "200", "--plot", str(one))
-    output(capsys, "compare", "--limit", "200", "--speeds", "1,2", "--plot", str(many))
+    output(capsys, "run", "--limit", "60", "--plot", str(one))
+    output(capsys, "compare", "--limit", "60", "--policies", "global,ours", "--plot", str(many))
     for path in (one, many):
         assert path.read_bytes().startswith(b"\x89PNG")
         assert path.stat().st_size > 20_000
+
+
+def test_the_papers_figures_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
+    output(capsys, "figures", "layers", "--plots", str(tmp_path / "new"))
+    assert (tmp_path / "new" / "layers.png").stat().st_size > 20_000
+
+
+def test_the_speed_of_a_cluster_file_is_the_speed_of_a_comparison(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("compare", "--json", "--limit", "50", "--policies", "ours")
+    (plain,) = json.loads(output(capsys, *arguments))
+    (set_so,) = json.loads(output(capsys, *arguments, "--set", "replay.speed=4"))
+    (asked,) = json.loads(output(capsys, *arguments, "--set", "replay.speed=4", "--speeds", "2"))
+    assert [plain["speed"], set_so["speed"], asked["speed"]] == [1, 4, 2]
+    assert set_so["runs"][0]["ttft_s"]["mean"] > plain["runs"][0]["ttft_s"]["mean"]
 
 
 def test_pictures_without_matplotlib_say_what_to_install(

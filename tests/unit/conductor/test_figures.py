@@ -9,6 +9,7 @@ import pytest
 
 from mooncake_store.cli.trace_file import SAMPLE
 from mooncake_store.conductor.figures import FIGURES, Traces, lru_hit_blocks
+from mooncake_store.conductor.plots import series
 from mooncake_store.conductor.sim_config import SimConfig
 from mooncake_store.conductor.trace import Trace, load_trace
 
@@ -61,6 +62,26 @@ def test_figures_obey_what_is_set_beside_their_policies(traces: Traces) -> None:
         return FIGURES["policies"](traces, base, lambda step: None).rows
 
     assert rows("fcfs") != rows("planned")
+
+
+def test_figures_obey_the_speed_that_is_set(traces: Traces) -> None:
+    fast = SimConfig.read(None, {"replay": {"speed": 3.0}, "cluster": {"prefill_nodes": 2}})
+    slow = SimConfig.read(None, {"cluster": {"prefill_nodes": 2}})
+    found = [FIGURES["policies"](traces, base, lambda step: None) for base in (slow, fast)]
+    assert "2P+8D, 1x" in found[0].title and "2P+8D, 3x" in found[1].title
+    assert found[0].rows != found[1].rows
+
+
+def test_every_charts_columns_have_numbers(traces: Traces) -> None:
+    for name in ("policies", "pipeline", "layers", "cache"):
+        figure = FIGURES[name](traces, SimConfig(), lambda step: None)
+        assert figure.charts
+        for chart in figure.charts:
+            lines = series(figure, chart)
+            assert len(lines) >= len(chart.ys)
+            assert all(points for points in lines.values())
+    figure = FIGURES["layers"](traces, SimConfig(), lambda step: None)
+    assert series(figure, figure.charts[0])["serial, published"][-1] == ("128k", 0.87)
 
 
 def test_a_trace_that_is_missing_says_where_it_is_from(tmp_path: Path) -> None:
