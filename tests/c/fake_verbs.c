@@ -306,6 +306,7 @@ static bool carry_one(qp *from) {
         to->busy--;
         from->busy--;
         *(is_write ? &counts.write_bytes : &counts.read_bytes) += length;
+        counts.nic_bytes[from->nic->number] += length;
         pthread_cond_broadcast(&changed);
     }
     if (from->first != first) /* it has been destroyed, or set to error, meanwhile */

@@ -82,7 +82,7 @@ static void tell_state(void) {
 }
 
 static void wait_for_endpoint(void) {
-    int64_t until = in_ms(5000);
+    int64_t until = in_ms(20000);
     uint64_t before = look().read_bytes;
     while (look().read_bytes == before) {
         uint8_t byte[8];

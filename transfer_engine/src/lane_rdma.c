@@ -23,7 +23,10 @@
 
 #define OPEN_NS (5 * TE_NS_PER_S)
 #define ASK_NS (500 * TE_NS_PER_MS)
-#define LOOK_NS (20 * TE_NS_PER_MS)     /* so often is looked whether the port is up */
+#define LOOK_NS (20 * TE_NS_PER_MS) /* so often is looked whether the port is up */
+/* The device gives up by its own clock, which may be coarse (a tick of 10 ms, or four times what it was told); where other
+ * rails are heard of, this is enough to know. */
+#define SILENT_NS (60 * TE_NS_PER_MS)
 #define UNWANTED_NS (20 * TE_NS_PER_MS) /* what nobody waits for may still come by itself */
 #define NEVER_NS (60 * TE_NS_PER_S)     /* a peer without RDMA is asked again so seldom */
 #define SIGNAL_EVERY 16u
@@ -59,6 +62,7 @@ typedef struct lane_rdma {
     uint64_t done;
     bool is_begun;
     te_work *broken; /* of a queue pair that is being ended */
+    int64_t busy_ns; /* since when something is under way */
     /* What the worker was asked for, and says. */
     uint32_t segment;
     uint64_t segment_offset;
@@ -185,6 +189,8 @@ static void begin_end(lane_rdma *self) {
         self->broken = last = work;
     }
     self->count = 0;
+    /* At once: what the peer has still to confirm holds up its own slices only. */
+    te_lane_down(self->lane, self->is_refused, MS_OK, "%s", self->why);
     give_back(take_waiting(self), TE_WORK_FAILED);
     begin(self, TO_END);
 }
@@ -238,7 +244,6 @@ static void ended(lane_rdma *self) {
     give_back(broken, self->is_confirmed ? TE_WORK_FAILED : TE_WORK_LOST);
     give_back(take_waiting(self), TE_WORK_FAILED);
     te_lane_endpoint_give(self->lane);
-    te_lane_down(self->lane, self->is_refused, MS_OK, "%s", self->why);
 }
 
 static void asked(lane_rdma *self) {
@@ -335,6 +340,8 @@ static bool has_room(const lane_rdma *self) {
 static void chain(lane_rdma *self, te_work *work, verbs_send_wr request, verbs_sge part,
                   bool is_last) {
     te_rdma_rail *rail = self->rail;
+    if (self->count == 0)
+        self->busy_ns = te_now_ns();
     uint32_t at = (self->first + self->count++) % TE_RDMA_DEPTH;
     self->flights[at] = (flight){.work = work, .is_last = is_last};
     rail->parts[rail->chained] = part;
@@ -603,12 +610,21 @@ static void drop_unwanted(lane_rdma *self, int64_t now_ns) {
     self->waiting_last = last;
 }
 
+static bool is_silent(const lane_rdma *self, int64_t now_ns) {
+    int64_t since_ns = self->busy_ns;
+    if (self->lane->progress_ns > since_ns)
+        since_ns = self->lane->progress_ns;
+    return self->count > 0 && te_lane_is_at_fault(self->lane, since_ns, SILENT_NS, false, now_ns);
+}
+
 static int64_t rdma_tick(te_lane *lane, int64_t now_ns) {
     lane_rdma *self = lane->state;
     drop_unwanted(self, now_ns);
     if (self->phase == OPEN && !self->wants_end) {
         if (!atomic_load(&self->rail->qp.nic->is_up))
             leave(self, false, "its port is down");
+        else if (is_silent(self, now_ns))
+            leave(self, false, "nothing comes over it, while others are heard of");
         else if (has_unwanted(self, now_ns))
             leave(self, false, "a request on it has ended");
     }
@@ -621,6 +637,7 @@ static void rdma_ping(te_lane *lane) {
     verbs_send_wr *bad = NULL;
     if (self->phase != OPEN || self->wants_end || self->count > 0)
         return;
+    self->busy_ns = te_now_ns();
     uint32_t at = (self->first + self->count++) % TE_RDMA_DEPTH;
     self->flights[at] = (flight){.work = NULL, .is_last = true};
     verbs_send_wr request = {

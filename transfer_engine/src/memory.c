@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "ms_frame.h"
@@ -33,6 +34,7 @@ struct te_region {
     uint32_t segment;
     bool is_writable;
     char location[TE_LOCATION_BYTES];
+    int32_t numa_node; /* -1: not known */
     _Atomic uint32_t users;
     int payload_descriptor, words_descriptor; /* -1: private memory */
     _Atomic uint64_t *word;                   /* 1 while registered */
@@ -148,6 +150,18 @@ static bool is_location(const char *location) {
     return strspn(location + name + 1, "0123456789") == length - name - 1;
 }
 
+/* The node of a location "cpu:N"; of memory that nobody has placed, that of its first page, if it is there. */
+static int32_t node_of(uint64_t address, const char *location) {
+    void *page = (void *)(uintptr_t)(address & ~(uint64_t)(MS_PAGE_SIZE - 1));
+    int node = -1;
+    if (strncmp(location, "cpu:", 4) == 0)
+        return (int32_t)strtol(location + 4, NULL, 10);
+    if (strcmp(location, "*") != 0 ||
+        syscall(SYS_move_pages, 0, 1ul, &page, NULL, &node, 0) != 0) /* it only asks */
+        return -1;
+    return node < 0 ? -1 : node;
+}
+
 /* ---- register and unregister ----------------------------------------------------------------------------- */
 
 static ms_status refuse_write(void *context, void *peer_context, const ms_write_item *item) {
@@ -238,6 +252,7 @@ ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t
                           .payload_descriptor = -1,
                           .words_descriptor = -1};
     snprintf(region->location, sizeof region->location, "%s", location);
+    region->numa_node = node_of(address, location);
 
     te_shared_range range;
     const void *bytes = (const void *)(uintptr_t)address;
@@ -328,6 +343,8 @@ void te_region_release(te_region *region) {
 }
 
 struct te_rdma_range *te_region_rdma(const te_region *region) { return region->rdma; }
+
+int32_t te_region_numa_node(const te_region *region) { return region->numa_node; }
 
 const char *te_region_location(const te_region *region) { return region->location; }
 

@@ -9,9 +9,6 @@
 #define PAUSE_NS_MIN INT64_C(50000000)
 #define PAUSE_NS_MAX INT64_C(1000000000)
 
-/* A secondary NIC is worth taking when the preferred ones have twice the queue; any other at eight times. */
-static const uint32_t penalty_of_tier[TE_TIER_COUNT] = {1, 2, 8};
-
 /* "10.0.0.5" of "10.0.0.5:7800", "fd00::5" of "[fd00::5]:7800". */
 static void host_of(const char *address, char host[TE_RAIL_ADDRESS_BYTES]) {
     const char *arrow = strchr(address, '>'); /* from where, in front of it */
@@ -89,8 +86,9 @@ uint32_t te_rails_choose(const te_rail *rails, uint32_t count, uint64_t bytes, i
             soonest = i;
         if (rail->retry_ns > now_ns)
             continue;
-        double cost = (double)(rail->bytes_in_flight + bytes) /
-                      (double)rail->bandwidth_bytes_per_s * penalty_of_tier[rail->tier];
+        double ns_per_byte = 1e9 / (double)rail->bandwidth_bytes_per_s;
+        double cost = te_rail_cost((double)rail->bytes_in_flight * ns_per_byte,
+                                   (double)bytes * ns_per_byte, rail->tier);
         if (best == UINT32_MAX || cost < best_cost) {
             best = i;
             best_cost = cost;

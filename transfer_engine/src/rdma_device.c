@@ -90,6 +90,12 @@ void te_rdma_nic_look(te_rdma_nic *nic) {
     atomic_store(&nic->is_up, is_up && count > 0);
 }
 
+uint32_t te_rdma_nic_tier(const te_rdma_nic *nic, int32_t memory_node) {
+    return memory_node < 0 || nic->numa_node < 0 || nic->numa_node == memory_node
+               ? TE_TIER_PREFERRED
+               : TE_TIER_SECONDARY;
+}
+
 uint32_t te_rdma_nic_gids(te_rdma_nic *nic, te_rdma_gid gids[TE_RDMA_GIDS_MAX]) {
     pthread_mutex_lock(&nic->lock);
     uint32_t count = nic->gid_count;

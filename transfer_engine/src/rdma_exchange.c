@@ -162,23 +162,47 @@ static bool next_slice(exchange *moved, te_rdma_slice *slice) {
 
 /* ---- posting ------------------------------------------------------------------------------------------------------ */
 
-static te_rdma_rail *choose(const exchange *moved, uint64_t bytes) {
-    te_rdma_rail *best = NULL;
+static bool has_room(const te_rdma_rail *rail, uint64_t bytes) {
+    return rail->is_alive && rail->count < rail->qp.depth - 1 && rail->count < TE_RDMA_DEPTH &&
+           (rail->count == 0 || rail->bytes_in_flight + bytes <= RAIL_BYTES_MAX) &&
+           atomic_load_explicit(&rail->qp.nic->is_up, memory_order_relaxed);
+}
+
+/* The node of the next slice's memory. */
+static int32_t next_node(const exchange *moved) {
+    const te_region *region = NULL;
+    if (moved->returned_count > 0)
+        region = moved->regions[moved->returned[moved->returned_count - 1].item];
+    else if (moved->next_item < moved->count)
+        region = moved->regions[moved->next_item];
+    return region == NULL ? -1 : te_region_numa_node(region);
+}
+
+/* By the rules of the schedule (te_rails.h): the rail that is through first, the way to the memory counted; and now and then one
+ * that was given nothing for a while. */
+static te_rdma_rail *choose(const exchange *moved, uint64_t bytes, int64_t now_ns) {
+    te_rdma_rail *best = NULL, *idle = NULL;
     double best_ns = 0;
+    int32_t node = next_node(moved);
     for (uint32_t i = 0; i < moved->endpoint->rail_count; i++) {
         te_rdma_rail *rail = moved->endpoint->rails[i];
-        if (!rail->is_alive || rail->count == rail->qp.depth - 1 || rail->count == TE_RDMA_DEPTH ||
-            (rail->count > 0 && rail->bytes_in_flight + bytes > RAIL_BYTES_MAX) ||
-            !atomic_load_explicit(&rail->qp.nic->is_up, memory_order_relaxed))
+        if (!has_room(rail, bytes))
             continue;
         uint64_t on_nic =
             atomic_load_explicit(&rail->qp.nic->bytes_in_flight, memory_order_relaxed);
-        double predicted_ns = (double)(on_nic + bytes) * rail->ns_per_byte;
+        double predicted_ns =
+            te_rail_cost((double)on_nic * rail->ns_per_byte, (double)bytes * rail->ns_per_byte,
+                         te_rdma_nic_tier(rail->qp.nic, node));
         if (best == NULL || predicted_ns < best_ns) {
             best = rail;
             best_ns = predicted_ns;
         }
+        if (now_ns != 0 && rail->count == 0 && now_ns - rail->given_ns > TE_RAIL_IDLE_PROBE_NS)
+            idle = rail;
     }
+    best = idle != NULL ? idle : best;
+    if (best != NULL && now_ns != 0)
+        best->given_ns = now_ns;
     return best;
 }
 
@@ -295,15 +319,16 @@ static bool chain_words(exchange *moved);
 static void fill(exchange *moved) {
     te_rdma_endpoint *endpoint = moved->endpoint;
     te_rdma_slice slice;
-    bool has_room = true;
-    while (has_room && moved->status == MS_OK && !endpoint->is_broken) {
+    bool has_slot = true;
+    int64_t now_ns = endpoint->alive_count > 1 ? te_now_ns() : 0;
+    while (has_slot && moved->status == MS_OK && !endpoint->is_broken) {
         uint64_t bytes = moved->rdma->settings.slice_bytes;
-        te_rdma_rail *rail = choose(moved, bytes < RAIL_BYTES_MAX ? bytes : RAIL_BYTES_MAX);
+        te_rdma_rail *rail = choose(moved, bytes < RAIL_BYTES_MAX ? bytes : RAIL_BYTES_MAX, now_ns);
         if (rail == NULL || !next_slice(moved, &slice))
             break;
         slice.slot = NULL;
-        has_room = chain(moved, rail, slice);
-        if (!has_room)
+        has_slot = chain(moved, rail, slice);
+        if (!has_slot)
             moved->returned[moved->returned_count++] = slice;
     }
     if (moved->has_words && !moved->is_fenced && moved->returned_count == 0 &&
@@ -469,7 +494,7 @@ static void move_payload(exchange *moved) {
         if (!is_flying(endpoint)) {
             if (moved->returned_count == 0 && moved->next_item == moved->count)
                 break;
-            if (choose(moved, 0) == NULL) {
+            if (choose(moved, 0, 0) == NULL) {
                 endpoint->is_broken = true; /* every NIC has lost its link */
                 break;
             }

@@ -8,7 +8,6 @@
 #define SMOOTHING 0.25
 #define PAUSE_NS_MIN INT64_C(50000000)
 #define PAUSE_NS_MAX INT64_C(1000000000)
-#define IDLE_PROBE_NS INT64_C(1000000000)
 /* A rail of which nothing has come for four times as long as all that is in flight should take has stalled, and gets
  * no more until something comes. */
 #define STALL_FACTOR 4.0
@@ -18,9 +17,6 @@
 #define NS_PER_BYTE_MAX 1e4 /* 100 kB a second: what is slower looks so */
 #define PROBE_NS 5e7        /* no probe is expected to take longer */
 #define PROBE_BYTES_MIN UINT64_C(4096)
-
-/* A secondary NIC is worth taking when the preferred ones have twice the queue; any other at eight times. */
-static const double penalty_of_tier[TE_TIER_COUNT] = {1, 2, 8};
 
 /* With only `window_ns` worth in flight, a rail whose round trip is longer would be measured as slower than it is, and
  * then be given less: two round trips more keep the estimate honest.  The round trip is that of a nearly empty rail:
@@ -88,7 +84,7 @@ static double cost_of(const te_slice_rails *rails, const te_slice_rail *rail, do
         double of_nic = (double)nic->in_flight * nic->ns_per_byte;
         queue = of_nic > queue ? of_nic : queue;
     }
-    return (queue + bytes * rail->ns_per_byte) * penalty_of_tier[rail->tier];
+    return te_rail_cost(queue, bytes * rail->ns_per_byte, rail->tier);
 }
 
 int64_t te_slice_rail_stall_ns(const te_slice_rail *rail) {
@@ -128,7 +124,7 @@ uint32_t te_slice_rail_choose(te_slice_rails *rails, uint32_t first, uint64_t by
             open = i;
             open_cost = cost;
         }
-        if (rail->slices == 0 && now_ns - rail->given_ns > IDLE_PROBE_NS)
+        if (rail->slices == 0 && now_ns - rail->given_ns > TE_RAIL_IDLE_PROBE_NS)
             idle = i;
     }
     if (idle != TE_SCHEDULE_NONE && idle != best && up_count > 1) {
@@ -140,8 +136,8 @@ uint32_t te_slice_rail_choose(te_slice_rails *rails, uint32_t first, uint64_t by
     if (open == TE_SCHEDULE_NONE || open == best)
         return open;
     const te_slice_rail *full = &rails->rails[best];
-    double through =
-        (double)(full->in_flight + waiting) * full->ns_per_byte * penalty_of_tier[full->tier];
+    double through = te_rail_cost((double)full->in_flight * full->ns_per_byte,
+                                  (double)waiting * full->ns_per_byte, full->tier);
     if (open_cost <= through)
         return open;
     if (te_slice_rail_stall_ns(full) < rails->wake_ns) /* it is not waited for longer */

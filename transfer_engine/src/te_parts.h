@@ -107,6 +107,7 @@ ms_status te_region_hold(te_registry *registry, uint64_t address, uint64_t lengt
                          te_region **region);
 void te_region_release(te_region *region);
 const char *te_region_location(const te_region *region);
+int32_t te_region_numa_node(const te_region *region); /* -1: not known */
 /* Its registration with the RDMA NICs, while it is held; NULL: none. */
 struct te_rdma_range *te_region_rdma(const te_region *region);
 

@@ -47,6 +47,18 @@ ms_status te_topology_parse(const char *json, size_t length, te_topology *topolo
 
 enum { TE_TIER_PREFERRED = 0, TE_TIER_SECONDARY = 1, TE_TIER_OTHER = 2, TE_TIER_COUNT = 3 };
 
+/* When a rail would be through, in ns, made dearer by how far it is: the one rule by which all that choose among rails do
+ * (schedule, exchanges over RDMA, connections).  `queue_ns`: of what is in flight on it, or on its NIC if that takes longer;
+ * `own_ns`: of what is to be added. */
+static inline double te_rail_cost(double queue_ns, double own_ns, uint32_t tier) {
+    /* A secondary NIC is worth taking when the preferred ones have twice the queue; any other at eight times. */
+    static const double penalty_of_tier[TE_TIER_COUNT] = {1, 2, 8};
+    return (queue_ns + own_ns) * penalty_of_tier[tier];
+}
+
+/* A rail that was given nothing for so long is tried again: what was slow need not be so now. */
+#define TE_RAIL_IDLE_PROBE_NS INT64_C(1000000000)
+
 /* How well a NIC suits a location.  A location that the matrix does not have, "*" too, likes all NICs alike. */
 uint32_t te_topology_tier(const te_topology *topology, const char *location, uint32_t nic);
 /* NICs from the best to the worst; equals in the order in which they are listed.  Returns nic_count. */

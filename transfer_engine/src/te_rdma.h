@@ -178,6 +178,7 @@ typedef struct te_rdma_rail {
     double ns_per_byte;
     uint64_t bytes_in_flight;
     int64_t busy_from_ns; /* 0: not measured */
+    int64_t given_ns;     /* when it was last given something */
     uint64_t busy_bytes;
     uint32_t first, count; /* of `flying`, a ring: posted, not completed */
     te_rdma_slice flying[TE_RDMA_DEPTH];

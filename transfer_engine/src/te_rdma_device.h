@@ -8,6 +8,7 @@
 #include "te_verbs.h"
 
 #include "ms_wire.h"
+#include "te_rails.h"
 
 #define TE_RDMA_NICS_MAX 32u
 
@@ -36,6 +37,8 @@ typedef struct te_rdma_nic {
     uint32_t gid_count;
 } te_rdma_nic;
 
+/* How far the NIC is from memory of that node (-1: not known): TE_TIER_PREFERRED, or TE_TIER_SECONDARY on another node. */
+uint32_t te_rdma_nic_tier(const te_rdma_nic *nic, int32_t memory_node);
 /* Whether the kernel has any RDMA device at all: one look into sysfs, nothing is opened. */
 bool te_rdma_is_there(void);
 /* Opens the ports of a device; returns how many were added to `nics`. */
