@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mooncake_store.errors import Status
+from mooncake_store.transfer_engine.boundary import sentence
+from mooncake_store.transfer_engine.request import Opcode
 
-__all__ = ["Explanation", "RailUse", "RailView"]
+__all__ = ["Explanation", "RailUse", "RailView", "rail_view_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,18 @@ class Explanation:
             state = "" if rail.is_up else f", down: {rail.note or 'not connected yet'}"
             lines.append(f"  {rail.transport} {ends}: {word}, {use.group_bytes} bytes{state}")
         return "\n".join(lines)
+
+
+def rail_view_of(view: Any) -> RailView:
+    return RailView(
+        sentence(view.local),
+        sentence(view.remote),
+        sentence(view.transport),
+        Opcode(view.opcode).name.lower(),
+        int(view.tier),
+        bool(view.is_up),
+        int(view.resets),
+        sentence(view.note),
+        int(view.bytes_in_flight),
+        int(view.bandwidth_bytes_per_s),
+    )

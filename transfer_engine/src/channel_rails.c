@@ -233,15 +233,42 @@ static void give_back(te_channel_rails *rails, kept_path *kept) {
 
 /* ---- transfers --------------------------------------------------------------------------------------------------- */
 
-static void carry_all(kept_path *kept, te_opcode opcode, te_carried *items, size_t count,
-                      const te_transfer_options *options, int64_t deadline_ns) {
-    te_carry carry = {.path = kept->path,
-                      .opcode = opcode,
-                      .deadline_ns = deadline_ns,
-                      .items = items,
-                      .count = count};
-    te_carry_set_options(&carry, options);
-    te_carry_wait(&carry, te_scope_current());
+/* Items of one direction, as te_read and te_write have them. */
+typedef struct wanted {
+    te_opcode opcode;
+    size_t count;
+    const ms_read_item *reads; /* READs */
+    void *const *targets;
+    ms_read_result *results;
+    const ms_write_item *writes; /* WRITEs */
+    const void *const *sources;
+    uint32_t *statuses;
+} wanted;
+
+/* Pending, and with bytes: a READ of none asks for a word, which is no work for the schedule; what lies in shared memory is
+ * named, not sent. */
+static bool is_for_rails(const wanted *items, size_t i) {
+    return items->opcode == TE_READ
+               ? items->results[i].status == MS_PENDING && items->reads[i].length > 0
+               : items->statuses[i] == MS_PENDING && items->writes[i].length > 0 &&
+                     items->writes[i].source == 0;
+}
+
+static void take_item(const wanted *items, size_t i, te_carried *carried) {
+    if (items->opcode == TE_READ) {
+        carried->local = items->targets[i];
+        carried->wire.read = items->reads[i];
+    } else {
+        carried->local = (uint8_t *)(uintptr_t)items->sources[i];
+        carried->wire.write = items->writes[i];
+    }
+}
+
+static void tell_item(const wanted *items, size_t i, ms_status status, uint64_t word) {
+    if (items->opcode == TE_READ)
+        items->results[i] = (ms_read_result){.status = (uint32_t)status, .word = word};
+    else
+        items->statuses[i] = (uint32_t)status;
 }
 
 /* How an item ended: OK, PENDING when the channel's connections may try, or the failure of all. */
@@ -257,33 +284,35 @@ static ms_status failed(te_channel *channel, ms_status status) {
     return status;
 }
 
-ms_status te_channel_rails_read(te_channel *channel, const ms_read_item *items,
-                                void *const *targets, size_t count, ms_read_result *results,
-                                const te_transfer_options *options, int64_t deadline_ns) {
+static ms_status carry(te_channel *channel, const wanted *items, const te_transfer_options *options,
+                       int64_t deadline_ns) {
     te_channel_rails *rails = te_channel_rails_of(channel);
-    kept_path *kept = take(rails, TE_READ);
+    kept_path *kept = take(rails, items->opcode);
     if (kept == NULL)
         return MS_OK;
-    te_carried *carried = calloc(count, sizeof *carried);
+    te_carried *carried = calloc(items->count, sizeof *carried);
     size_t used = 0;
     ms_status failure = MS_OK;
-    for (size_t i = 0; carried != NULL && i < count; i++) {
-        /* A READ of no bytes asks for a word: it is no work for the schedule. */
-        if (results[i].status != MS_PENDING || items[i].length == 0)
-            continue;
-        carried[used].local = targets[i];
-        carried[used++].wire.read = items[i];
+    for (size_t i = 0; carried != NULL && i < items->count; i++)
+        if (is_for_rails(items, i))
+            take_item(items, i, &carried[used++]);
+    if (used > 0) {
+        te_carry wait = {.path = kept->path,
+                         .opcode = items->opcode,
+                         .deadline_ns = deadline_ns,
+                         .items = carried,
+                         .count = used};
+        te_carry_set_options(&wait, options);
+        te_carry_wait(&wait, te_scope_current());
     }
-    if (used > 0)
-        carry_all(kept, TE_READ, carried, used, options, deadline_ns);
     used = 0;
-    for (size_t i = 0; carried != NULL && i < count; i++) {
-        if (results[i].status != MS_PENDING || items[i].length == 0)
+    for (size_t i = 0; carried != NULL && i < items->count; i++) {
+        if (!is_for_rails(items, i))
             continue;
         const te_carried *item = &carried[used++];
-        ms_status status = item->is_answered ? item->status : outcome_of(TE_READ, item);
+        ms_status status = item->is_answered ? item->status : outcome_of(items->opcode, item);
         if (status == MS_OK || item->is_answered)
-            results[i] = (ms_read_result){.status = (uint32_t)status, .word = item->word};
+            tell_item(items, i, status, item->word);
         else if (status != MS_PENDING)
             failure = failed(channel, status);
     }
@@ -292,40 +321,21 @@ ms_status te_channel_rails_read(te_channel *channel, const ms_read_item *items,
     return failure;
 }
 
-static bool is_for_rails(const ms_write_item *item, uint32_t status) {
-    return status == MS_PENDING && item->length > 0 && item->source == 0;
+ms_status te_channel_rails_read(te_channel *channel, const ms_read_item *items,
+                                void *const *targets, size_t count, ms_read_result *results,
+                                const te_transfer_options *options, int64_t deadline_ns) {
+    const wanted reads = {
+        .opcode = TE_READ, .count = count, .reads = items, .targets = targets, .results = results};
+    return carry(channel, &reads, options, deadline_ns);
 }
 
 ms_status te_channel_rails_write(te_channel *channel, const ms_write_item *items,
                                  const void *const *sources, size_t count, uint32_t *statuses,
                                  const te_transfer_options *options, int64_t deadline_ns) {
-    te_channel_rails *rails = te_channel_rails_of(channel);
-    kept_path *kept = take(rails, TE_WRITE);
-    if (kept == NULL)
-        return MS_OK;
-    te_carried *carried = calloc(count, sizeof *carried);
-    size_t used = 0;
-    ms_status failure = MS_OK;
-    for (size_t i = 0; carried != NULL && i < count; i++) {
-        if (!is_for_rails(&items[i], statuses[i]))
-            continue;
-        carried[used].local = (uint8_t *)(uintptr_t)sources[i];
-        carried[used++].wire.write = items[i];
-    }
-    if (used > 0)
-        carry_all(kept, TE_WRITE, carried, used, options, deadline_ns);
-    used = 0;
-    for (size_t i = 0; carried != NULL && i < count; i++) {
-        if (!is_for_rails(&items[i], statuses[i]))
-            continue;
-        const te_carried *item = &carried[used++];
-        ms_status status = item->is_answered ? item->status : outcome_of(TE_WRITE, item);
-        if (status == MS_OK || item->is_answered)
-            statuses[i] = (uint32_t)status;
-        else if (status != MS_PENDING)
-            failure = failed(channel, status);
-    }
-    free(carried);
-    give_back(rails, kept);
-    return failure;
+    const wanted writes = {.opcode = TE_WRITE,
+                           .count = count,
+                           .writes = items,
+                           .sources = sources,
+                           .statuses = statuses};
+    return carry(channel, &writes, options, deadline_ns);
 }
