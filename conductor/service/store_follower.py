@@ -284,6 +284,9 @@ class StoreFollower:
             found.append(objects)
             if cursor == 0:
                 break
+        named = {server for objects in found for one in objects for server in one.servers}
+        if not named <= set(self._server_names):
+            self._members(link)  # a server that has come since: what it holds would be left out
         holders = self._scheduler.holders
 
         def store(objects: list[Placed]) -> None:

@@ -31,6 +31,7 @@ class MemoryStore:
         self.objects: dict[str, int] = {}
         self.lock = threading.Lock()
         self.listings = 0
+        self.shown = ["ab"]  # names of the members by call; the last one stays
 
     def put(self, key: str, server: int) -> None:
         with self.lock:
@@ -61,7 +62,8 @@ class MemoryStore:
             return 0, [Placed(key, (server,)) for key, server in self.objects.items()]
 
     def members(self) -> list[StoreMember]:
-        return [StoreMember(0, "a", True), StoreMember(1, "b", True)]
+        names = self.shown.pop(0) if len(self.shown) > 1 else self.shown[0]
+        return [StoreMember("ab".index(name), name, True) for name in names]
 
     def pin(self, keys: Sequence[str], timeout_s: float) -> int:
         raise NotImplementedError
@@ -185,6 +187,15 @@ def test_servers_that_are_no_members_any_more_are_left_out(follow, file) -> None
     found.until(lambda: found.follower.is_connected)
     assert found.scheduler.holders.servers == ("a", "b")
     assert found.holds("a", key(1))
+
+
+def test_what_a_server_holds_that_came_meanwhile_is_in_the_listing(follow) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    store.shown = ["a", "ab"]
+    store.put(key(1), 1)
+    found = follow(store)
+    found.until(lambda: found.follower.is_connected)
+    assert found.holds("b", key(1))
 
 
 def test_a_file_that_cannot_be_written_stops_nothing(follow, tmp_path) -> None:  # type: ignore[no-untyped-def]
