@@ -609,6 +609,50 @@ static void replicas_spread_when_there_is_room(void) {
     harness_close(h);
 }
 
+/* Nothing is remembered: another master finds them in the inventories, and one whose target goes in the middle begins
+ * again when it is back. */
+static void replicas_are_spread_by_the_next_master(void) {
+    open_without_bound();
+    uint32_t server;
+    static const char *const hosts[] = {"x", "x", "y"};
+    for (uint32_t i = 0; i < 3; i++) {
+        EXPECT(harness_join_as(h, i, 1, 100, 100, hosts[i], &server) == MS_OK && server == i);
+        for (uint32_t key = 0; i < 2 && key < 10; key++) {
+            ms_inventory_item item = {.hash = harness_hash(h, name(key)),
+                                      .version = 5 + key,
+                                      .size = 4096,
+                                      .note = 5 + key,
+                                      .page = key,
+                                      .page_count = 1,
+                                      .part_count = 1,
+                                      .key_length = (uint16_t)strlen(name(key)),
+                                      .flags = (uint8_t)ms_wanted_flags(2),
+                                      .state = 1,
+                                      .tenant_length = 7};
+            EXPECT(md_inventory(h->core, h->now, i, 1, &item, (const uint8_t *)"default",
+                                (const uint8_t *)name(key)) == MS_OK);
+        }
+        EXPECT(md_inventory_end(h->core, h->now, i, 1) == MS_OK);
+        harness_drain(h);
+    }
+    h->holds_copies = true;
+    harness_advance(h, 3000);
+    EXPECT(h->copy_count > 0 && objects_at(2) == 0);
+    md_server_gone(h->core, h->now, 2, 1);
+    harness_drain(h);
+    harness_check(h);
+    h->holds_copies = false;
+    EXPECT(harness_join_as(h, 2, 2, 100, 100, "y", &server) == MS_OK && server == 2);
+    EXPECT(md_inventory_end(h->core, h->now, 2, 2) == MS_OK);
+    harness_drain(h);
+    harness_advance(h, 15000);
+    for (uint32_t key = 0; key < 10; key++)
+        EXPECT(replicas_of(name(key)) == 2 && is_at(name(key), 2));
+    EXPECT(objects_at(2) == 10);
+    harness_check(h);
+    harness_close(h);
+}
+
 static void fewer_replicas_stay_on_distinct_hosts(void) {
     open_without_bound();
     EXPECT(join_on(0, "x") == 0 && join_on(1, "x") == 1 && join_on(2, "y") == 2);
@@ -640,6 +684,7 @@ int main(void) {
     replicas_spread_when_a_host_joins();
     replicas_stay_where_no_other_host_is_better();
     replicas_spread_when_there_is_room();
+    replicas_are_spread_by_the_next_master();
     fewer_replicas_stay_on_distinct_hosts();
     free(h);
     puts("ok");
