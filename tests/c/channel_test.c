@@ -38,8 +38,8 @@ static void calls_on(const char *host, bool over_unix) {
     CHECK(te_channel_hello_answer(channel, hello, sizeof hello) == sizeof(ms_hello_answer) + 8);
 
     /* Bodies around every boundary, in one block and in three, into given and into grown memory. */
-    size_t lengths[] = {
-        0, 1, 47, 48, 2048, 8143, 8144, 8145, 8192, 8193, 65536, 1000003, MS_BODY_BYTES_MAX};
+    size_t lengths[] = {0,    1,     47,    48,    2048,  8143,  8144,  8145,    8192,
+                        8193, 16335, 16336, 16337, 16384, 16385, 65536, 1000003, MS_BODY_BYTES_MAX};
     uint8_t *bytes = malloc(MS_BODY_BYTES_MAX), *back = malloc(MS_BODY_BYTES_MAX);
     CHECK(bytes != NULL && back != NULL);
     fill_pattern(bytes, MS_BODY_BYTES_MAX, 0, 9);

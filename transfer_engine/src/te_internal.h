@@ -30,7 +30,7 @@
 #define TE_NS_PER_S INT64_C(1000000000)
 
 #define TE_RECEIVE_BYTES                                                                           \
-    8192u /* first receive of a frame: small, so that payload goes straight to its place */
+    16384u /* first receive of a frame: a batch of 64 keys fits, large payload goes straight to its place */
 #define TE_STAGING_BYTES (64u << 10) /* READs up to this are copied and sent in one call */
 #define TE_TURN_BYTES (4u << 20) /* one link moves at most this before the next one has its turn */
 /* Of so many bytes that are still to come over TCP, a receiver wants to be woken for each
