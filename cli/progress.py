@@ -1,4 +1,4 @@
-"""What a terminal shows while a command works for more than a second."""
+"""What is shown while a command works for more than a second."""
 
 from __future__ import annotations
 
@@ -7,13 +7,52 @@ import threading
 import time
 from types import TracebackType
 
+from mooncake_store.cli.interrupts import raise_if_interrupted
 from mooncake_store.cli.output import Output
 
-__all__ = ["Waiting"]
+__all__ = ["Progress", "Waiting"]
 
 _AFTER_S = 1.0
 _EVERY_S = 0.2
 _LINE_EVERY_S = 10.0
+
+
+class Progress:
+    """Tells on stderr which step is done and how far; Ctrl-C is noticed there.
+
+    For work that says how far it is.  A terminal gets a line that moves, anything else a line every
+    ten seconds.
+
+    Args:
+        is_quiet: Tell nothing.
+    """
+
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self._is_quiet = is_quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._begun = self._last = time.monotonic()
+        self._width = 0
+
+    def __call__(self, step: str, done: float) -> None:
+        """Show a step and the share of all that is done."""
+        raise_if_interrupted()
+        now = time.monotonic()
+        if self._is_quiet or now - self._begun < _AFTER_S:
+            return
+        text = f"{step}: {done:.0%}"
+        if self._is_terminal:
+            self._width = max(self._width, len(text))
+            sys.stderr.write(f"\r{text:<{self._width}}")
+            sys.stderr.flush()
+        elif now - self._last >= _LINE_EVERY_S:
+            self._last = now
+            sys.stderr.write(text + "\n")
+
+    def clear(self) -> None:
+        """Leave the terminal's line empty for what is printed next."""
+        if self._is_terminal and self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
 
 
 class Waiting:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mooncake_store.cli.bench.command import Progress
 from mooncake_store.cli.exit_codes import ExitCode
-from mooncake_store.cli.interrupts import raise_if_interrupted
 from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
+from mooncake_store.cli.progress import Progress
 from mooncake_store.cli.trace_file import SAMPLE
 from mooncake_store.errors import ConfigError
 
@@ -23,22 +22,6 @@ if TYPE_CHECKING:
     from mooncake_store.conductor.sim_config import SimConfig
 
 __all__ = ["command"]
-
-
-class _Shown:
-    """Progress that a quiet command does not have, and where Ctrl-C is noticed."""
-
-    def __init__(self, output: Output) -> None:
-        self._progress = None if output.is_quiet else Progress()
-
-    def __call__(self, step: str, done: float) -> None:
-        raise_if_interrupted()
-        if self._progress:
-            self._progress(step, done)
-
-    def clear(self) -> None:
-        if self._progress:
-            self._progress.clear()
 
 
 def _changes(settings: tuple[str, ...]) -> dict[str, dict[str, str]]:
@@ -154,7 +137,7 @@ def run(
     from mooncake_store.conductor.trace import load_trace
 
     config = _config(cluster, settings, policy=policy, admission=admission, speed=speed, seed=seed)
-    shown = _Shown(output)
+    shown = Progress(is_quiet=output.is_quiet)
     loaded = load_trace(trace or SAMPLE, limit=limit)
     began = time.perf_counter()
     replay = simulate(loaded, config, lambda done: shown("replay", done))
@@ -252,7 +235,7 @@ def compare(
         for policy, admission, speed in cases
     ]
     loaded = load_trace(trace or SAMPLE, limit=limit)
-    shown = _Shown(output)
+    shown = Progress(is_quiet=output.is_quiet)
     results: list[list[Report]] = []
     steps = len(configs) * seeds
     for number, config in enumerate(configs):
@@ -351,7 +334,7 @@ def size(
     if not tokens or min(tokens) < 0:
         raise ConfigError("--caches are numbers of tokens, 0 or more")
     loaded = load_trace(trace or SAMPLE, limit=limit)
-    shown = _Shown(output)
+    shown = Progress(is_quiet=output.is_quiet)
     tried = 0
 
     def progress(step: str) -> None:
@@ -435,7 +418,7 @@ def figures(
             raise ConfigError(f"there is no figure {name!r}: {', '.join(FIGURES)} are known")
     base = _config(cluster, settings)
     wanted = names or tuple(FIGURES)
-    shown = _Shown(output)
+    shown = Progress(is_quiet=output.is_quiet)
     loaded = Traces(traces)
     documents: list[dict[str, Any]] = []
     for number, name in enumerate(wanted):

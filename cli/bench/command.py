@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,39 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from mooncake_store.cli.bench.rounds import Row
+from mooncake_store.cli.progress import Progress
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-PROGRESS_AFTER_S = 1.0  # a terminal shows progress of what takes longer
-LINE_EVERY_S = 10.0  # elsewhere one line so often
-
-
-class Progress:
-    """Tells on stderr what is being measured: a moving line on a terminal, else a line a 10 s."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._begun = self._last = time.monotonic()
-        self._width = 0
-
-    def __call__(self, step: str, done: float) -> None:
-        now = time.monotonic()
-        if now - self._begun < PROGRESS_AFTER_S:
-            return
-        text = f"{step}: {done:.0%}"
-        if self._is_terminal:
-            self._width = max(self._width, len(text))
-            sys.stderr.write(f"\r{text:<{self._width}}")
-            sys.stderr.flush()
-        elif now - self._last >= LINE_EVERY_S:
-            self._last = now
-            sys.stderr.write(text + "\n")
-
-    def clear(self) -> None:
-        """Leave the terminal's line empty for what is printed next."""
-        if self._is_terminal and self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
 
 
 def _shown(function: Function) -> Function:

@@ -10,7 +10,7 @@ import pytest
 
 from mooncake_store.cli import progress
 from mooncake_store.cli.output import Output
-from mooncake_store.cli.progress import Waiting
+from mooncake_store.cli.progress import Progress, Waiting
 
 
 class Terminal(io.StringIO):
@@ -55,3 +55,22 @@ def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with Waiting(Output(), "storing 1 B"):
         pass
     assert stream.getvalue() == ""
+
+
+def test_work_that_says_how_far_it_is_is_shown_after_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for stream, is_quiet in ((Terminal(), False), (io.StringIO(), False), (Terminal(), True)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(progress, "_AFTER_S", 60.0)
+        tells = Progress(is_quiet=is_quiet)
+        tells("replay", 0.5)
+        assert stream.getvalue() == ""
+        monkeypatch.setattr(progress, "_AFTER_S", 0.0)
+        monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+        tells("replay", 0.5)
+        tells.clear()
+        cleared = "\r" + " " * len("replay: 50%") + "\r"
+        moving = "\rreplay: 50%" + cleared
+        expected = "" if is_quiet else moving if stream.isatty() else "replay: 50%\n"
+        assert stream.getvalue() == expected
