@@ -286,7 +286,7 @@ def soak(is_json: bool, is_quick: bool, minutes: float, rate: float) -> None:
 @_shown
 @click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
 @click.option(
-    "--requests", type=click.IntRange(8, 1000), default=300, show_default=True,
+    "--requests", type=click.IntRange(8, 1000), default=600, show_default=True,
     help="Of the trace, on a real store.",
 )  # fmt: skip
 def conductor(is_json: bool, is_quick: bool, rounds: int, requests: int) -> None:

@@ -101,4 +101,4 @@ def run(*, rounds: int, requests: int, is_quick: bool, watch: Watcher = silent) 
     rows = []
     for policy in ("earliest", "global"):
         rows += _decisions(policy, 1 if is_quick else rounds, count, watch)
-    return rows + replayed(60 if is_quick else requests, watch)
+    return rows + replayed(120 if is_quick else requests, watch)

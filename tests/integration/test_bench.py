@@ -73,7 +73,7 @@ def bench(*arguments: str) -> dict:
             [
                 "decisions at 64 instances, earliest",
                 "replay: requests without an answer, one of four servers killed",
-                "replay: predicted and measured transfer time apart, median",
+                "replay: predicted over measured transfer time, median",
             ],
         ),
     ],
