@@ -28,6 +28,7 @@ from mooncake_store.cli.output import Output, approximate_size
 from mooncake_store.cli.processes import end_with_parent
 from mooncake_store.config import KIB, MIB, format_size
 from mooncake_store.errors import InternalError, LimitError
+from mooncake_store.interpreter import module_command
 
 PATHS = ("local host", "TCP")
 POOL_BYTES = 256 * MIB
@@ -56,7 +57,7 @@ class _Worker:
 def _start(master: str, number: int, requests: int, block_bytes: int) -> _Worker:
     arguments = [master, str(number), str(len(PATHS)), str(requests), str(block_bytes)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "mooncake_store.cli.demo_worker", *arguments],
+        module_command("mooncake_store.cli.demo_worker", arguments),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
         preexec_fn=functools.partial(end_with_parent, os.getpid()), start_new_session=True,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mooncake_store.errors import UnavailableError
+from mooncake_store.interpreter import module_command
 
 __all__ = ["Child", "end_with_parent"]
 
@@ -58,7 +59,7 @@ class Child:
     ) -> None:
         self.name = arguments[0]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mooncake_store.cli.main", *arguments, "--announce", "--quiet"],
+            module_command("mooncake_store.cli.main", [*arguments, "--announce", "--quiet"]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if is_muted_at_end else None,

@@ -28,6 +28,7 @@ from mooncake_store.cli.bench.raw import KIB, MIB, Memory, RawPeer
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Measure, Row, Spread
 from mooncake_store.cli.processes import Child
+from mooncake_store.interpreter import module_command
 
 PAGE = 4 * KIB
 SAMPLE_KEYS = 65536
@@ -198,7 +199,7 @@ def master_memory_rows(count: int, watch: Watcher = silent) -> list[Row]:
 def core_memory_rows(count: int) -> list[Row]:
     """Fill the metadata core alone, with a simulated server, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "mooncake_store.cli.bench.core_memory", str(count)],
+        module_command("mooncake_store.cli.bench.core_memory", [str(count)]),
         capture_output=True,
         text=True,
         timeout=600,
@@ -285,7 +286,7 @@ def startup_rows(rounds: int) -> list[Row]:
 
     def version() -> float:
         begun = now()
-        command = [sys.executable, "-m", "mooncake_store.cli.main", "--version"]
+        command = module_command("mooncake_store.cli.main", ["--version"])
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
         return now() - begun
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from mooncake_store.cli.bench.rail_net import RailNet, why_not
 from mooncake_store.cli.bench.raw import KIB, MIB
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Bar, Comparison, Row, Spread
+from mooncake_store.interpreter import module_command
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,9 +50,11 @@ class Node:
     ) -> None:
         self._process = subprocess.Popen(
             [
-                *enter, "setpriv", "--pdeathsig", "KILL", sys.executable,
-                "-m", f"mooncake_store.cli.bench.{module}", part,
-                "--memory-bytes", str(memory_bytes), *arguments,
+                *enter, "setpriv", "--pdeathsig", "KILL",
+                *module_command(
+                    f"mooncake_store.cli.bench.{module}",
+                    [part, "--memory-bytes", str(memory_bytes), *arguments],
+                ),
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip

@@ -7,7 +7,6 @@ import os
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +16,7 @@ from mooncake_store._native import ffi, lib
 from mooncake_store.cli.bench.environment import LEFT_ALONE, Placement, placed
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Measure, Row, repeat
+from mooncake_store.interpreter import module_command
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -89,7 +89,7 @@ class RawPeer:
         self._folder = tempfile.TemporaryDirectory(prefix="mooncake-bench-")
         self._unix_path = str(Path(self._folder.name, "raw.sock"))
         length = max(server_memory_bytes or 0, memory.length)
-        command = [sys.executable, "-m", "mooncake_store.cli.bench.raw_server"]
+        command = module_command("mooncake_store.cli.bench.raw_server")
         command += ["--memory-bytes", str(length), "--unix", self._unix_path]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

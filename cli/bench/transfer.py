@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -22,6 +21,7 @@ from mooncake_store.cli.bench.raw import (
 )
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Measure, Row
+from mooncake_store.interpreter import module_command
 from mooncake_store.transfer_engine.engine import Segment, TransferEngine, TransferRequest
 
 SHAPES = ((1, 64 * KIB), (1, MIB), (1, 16 * MIB), (128, 4 * KIB), (128, 64 * KIB))
@@ -31,7 +31,7 @@ class Target:
     """A process that serves memory, and this process's way to it."""
 
     def __init__(self, engine: TransferEngine, memory_bytes: int, *, is_tcp: bool) -> None:
-        command = [sys.executable, "-m", "mooncake_store.cli.bench.transfer_target"]
+        command = module_command("mooncake_store.cli.bench.transfer_target")
         command += ["--memory-bytes", str(memory_bytes)] + ["--tcp"] * is_tcp
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from mooncake_store.errors import UnavailableError
+from mooncake_store.interpreter import module_command
 
 __all__ = ["Segment", "host_address"]
 
@@ -70,7 +72,9 @@ class Segment:
         if not ipaddress.ip_address(address).is_loopback:
             flags.append("--insecure")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mooncake._store.segment_process", *flags],
+            module_command(
+                "mooncake._store.segment_process", flags, root=Path(__file__).resolve().parents[2]
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_environment(),
