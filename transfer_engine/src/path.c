@@ -143,6 +143,15 @@ static void leave_lane(te_lane *lane) {
         lane->next->previous = lane->previous;
 }
 
+/* Whether it matters to the path what becomes of this machine's interfaces. */
+static bool has_interfaces(const te_path *path) {
+    bool is_any_named = path->addresses != NULL;
+    for (uint32_t i = 0; i < path->rail_count; i++)
+        is_any_named = is_any_named || (path->lanes[TE_READ][i].ops == &te_lane_tcp &&
+                                        path->lanes[TE_READ][i].ends.local[0] != '\0');
+    return is_any_named;
+}
+
 void te_paths_adopt(te_carrier *carrier, te_path *opened) {
     for (te_path *path = opened, *next; path != NULL; path = next) {
         next = path->next;
@@ -152,7 +161,7 @@ void te_paths_adopt(te_carrier *carrier, te_path *opened) {
             carrier->paths->previous = path;
         carrier->paths = path;
         path->used_ns[0] = path->used_ns[1] = INT64_MIN / 2;
-        if (path->addresses != NULL && carrier->interfaces == NULL &&
+        if (has_interfaces(path) && carrier->interfaces == NULL &&
             te_interface_watch_open(carrier, &carrier->interfaces) != MS_OK)
             te_log(carrier->engine, "changes of this machine's interfaces are not followed: the "
                                     "kernel gives no socket that tells of them");

@@ -1,4 +1,5 @@
-/* Keeps the rails of paths that were opened by addresses in step with this machine's interfaces.
+/* Keeps the rails of paths that were opened by addresses in step with this machine's interfaces, and leaves lanes of any path whose
+ * interface has lost its link, at once.
  *
  * The kernel says on a socket (rtnetlink) that a link or an address has changed; when no more has come for a moment, the
  * carrier looks at the interfaces and pairs them with the addresses again.  It costs no thread, and nothing while nothing changes.
