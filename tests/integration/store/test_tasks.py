@@ -333,4 +333,6 @@ def test_a_server_that_joins_empty_gets_its_share_only(host: Host) -> None:
         host.server(master, name="b")
         wait_ready(client, 2)
         put_all(client, [f"key/{index}" for index in range(100)])
-        assert 5 <= objects_at(client, "b") <= 15  # although it has more room
+        # Although it has more room. A put that the other one answers late goes there, share or not.
+        moved = client.statistics().puts_moved
+        assert 5 <= objects_at(client, "b") <= 15 + moved, moved
