@@ -70,7 +70,7 @@ class MasterConfig:
         maximum=3_600_000,
     )
     location_lifetime_ms: int = setting(
-        30_000,
+        120_000,  # renewed at half: a minute without a master passes unnoticed
         "how long a client may read an object without asking again; a stale read is a miss, so "
         "this only bounds how long a removed object's bytes can be asked for in vain",
         minimum=100,

@@ -32,7 +32,7 @@ typedef struct md_config {
     uint8_t secret[MS_SECRET_BYTES]; /* put_start checks the hash that it was given */
     md_policy policy;
     uint32_t session_timeout_ms;   /* silence after which a session ends; default 10,000 */
-    uint32_t location_lifetime_ms; /* default 30,000 */
+    uint32_t location_lifetime_ms; /* default 120,000 */
     uint32_t
         member_grace_ms; /* a server's objects leave after it was gone for so long; default 10,000 */
     uint32_t evict_above_permille; /* watermark: background eviction starts above this use ... */

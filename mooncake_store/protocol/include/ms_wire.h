@@ -26,7 +26,7 @@
 #define MS_EXTENTS_MAX 256u /* extents of one replica */
 #define MS_REPLICAS_MAX 16u
 #define MS_SECRET_BYTES 192u /* XXH3 secret of the cluster */
-#define MS_LOCATION_LIFETIME_MS 30000u
+#define MS_LOCATION_LIFETIME_MS 120000u
 
 /* begin cdef */
 typedef enum {

@@ -27,7 +27,7 @@ def test_hello_gives_a_session_the_secret_and_the_cluster(master: Any, client: A
     assert hello.session != 0
     assert len(hello.secret) == 192
     assert hello.session_timeout_ms == 10_000
-    assert hello.location_lifetime_ms == 30_000
+    assert hello.location_lifetime_ms == 120_000
     assert hello.boot_id != bytes(16)
 
 
