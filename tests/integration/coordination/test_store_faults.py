@@ -181,7 +181,7 @@ def test_while_etcd_is_away_reads_go_on_and_nothing_is_written(
 
 @pytest.mark.timeout(240)
 def test_a_minute_without_etcd(start_etcd: Callable[..., Any]) -> None:
-    """Reads of what is known go on; shorter lifetimes of locations end in misses; all comes back."""
+    """Reads of what is known go on; shorter lifetimes end in misses; all comes back."""
     etcd = start_etcd()
     asyncio.run(etcd.wait_ready())
     member = etcd.members[0]
