@@ -70,7 +70,10 @@ class EngineStore:
     def is_away(self) -> bool:
         """Whether there is no store, or one whose master nobody waits for any more."""
         client = self._late.client
-        return client is None or client.statistics().master_state == _NOBODY_WAITS
+        try:
+            return client is None or client.statistics().master_state == _NOBODY_WAITS
+        except StoreError:  # closed meanwhile
+            return True
 
     # ---- looking up ------------------------------------------------------------------------------
 

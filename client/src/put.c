@@ -595,6 +595,16 @@ static ms_status part_whole(put_part *part, cl_failure *failure) {
 
 /* ---- the call --------------------------------------------------------------------------------------------------- */
 
+/* Whether `part` has its grants before the bytes of `early` are answered.  A master that has to make room answers late,
+ * and what is stored must not wait for that with its PUT_END. */
+static bool is_answered_first(const put_part *part, const put_part *early) {
+    int which = 1;
+    return part->put.sent == MS_OK && early->early.sent == MS_OK &&
+           te_wait_either(part->put.master, early->early.connection, &which, early->put.write_ns) ==
+               MS_OK &&
+           which == 0;
+}
+
 static ms_status put_in_halves(const cl_putting *put, cl_failure *failure) {
     put_part first, second;
     part_open(&first, put, 0, put->count / 2);
@@ -611,7 +621,8 @@ static ms_status put_in_halves(const cl_putting *put, cl_failure *failure) {
     }
     start_send(&second.put, failure);
     /* The same for what comes after grants that were not given at the first time of asking. */
-    if (part_send(&first, failure) && start_answer(&second.put, failure) == MS_OK)
+    if (part_send(&first, failure) && is_answered_first(&second, &first) &&
+        start_answer(&second.put, failure) == MS_OK)
         part_send(&second, failure);
     part_write(&first, failure);
     part_write(&second, failure);

@@ -23,7 +23,7 @@ _SPREAD_LEAST = 2.0  # of the sizes, for the same reason
 _ROUNDS = 10
 _TRUSTED = 4.0  # a fetch that took so many times longer or shorter than fitted was something else
 _BYTES_MAX = 1e15
-_SECONDS_MAX = 3600.0
+_SECONDS_MIN, _SECONDS_MAX = 1e-9, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Fetched:
     time_s: float
 
     def __post_init__(self) -> None:
-        if not (0 < self.size_bytes < _BYTES_MAX and 0 < self.time_s <= _SECONDS_MAX):
+        if not (0 < self.size_bytes < _BYTES_MAX and _SECONDS_MIN <= self.time_s <= _SECONDS_MAX):
             raise RequestError(
-                f"a measured transfer has more than 0 bytes and takes more than 0 and at most "
+                f"a measured transfer has more than 0 bytes and takes {_SECONDS_MIN:g} to "
                 f"{_SECONDS_MAX:g} seconds, not {self.size_bytes:g} and {self.time_s:g}"
             )
 

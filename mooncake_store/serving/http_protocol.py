@@ -18,7 +18,8 @@ __all__ = ["DeadlineProtocol"]
 class DeadlineProtocol(H11Protocol):
     """Closes a connection whose next head is not there in time.
 
-    Between requests uvicorn's keep-alive counts, until the first byte of the next head.
+    Between requests uvicorn's keep-alive counts, until the first byte of the next head. What still
+    comes of a request that has its answer has the time of a head, too.
 
     Args:
         head_timeout_s: From the connection, or from a head's first byte, to its end.
@@ -46,7 +47,7 @@ class DeadlineProtocol(H11Protocol):
         self._stop()
 
     def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
+        if self._is_served():
             self._stop()
         elif self._timer is None and self.timeout_keep_alive_task is None:
             self._timer = self.loop.call_later(self._head_timeout_s, self._late)
@@ -58,5 +59,9 @@ class DeadlineProtocol(H11Protocol):
 
     def _late(self) -> None:
         self._timer = None
-        if self.conn.their_state is h11.IDLE:
+        if not self._is_served():
             self.transport.abort()
+
+    def _is_served(self) -> bool:
+        is_between = self.conn.their_state is h11.IDLE
+        return not is_between and not (self.cycle is not None and self.cycle.response_complete)

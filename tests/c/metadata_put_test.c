@@ -22,7 +22,8 @@ static void put_lookup_remove(void) {
     EXPECT(harness_end(h, "a", grant.head.version, 1, 2) == MS_OK);
     EXPECT(harness_exists(h, "a"));
     EXPECT(harness_lookup(h, "a", &location) == MS_OK);
-    EXPECT(location.head.version == grant.head.version && location.head.lifetime_ms == 30000);
+    EXPECT(location.head.version == grant.head.version &&
+           location.head.lifetime_ms == MS_LOCATION_LIFETIME_MS);
     EXPECT(harness_start(h, "a", 10000, &grant) == MS_EXISTS);
     harness_check(h);
     EXPECT(harness_remove(h, "a", false, 5) == MS_PENDING);

@@ -72,6 +72,7 @@ static void test_a_close_ends_the_view_of_its_tag(void) {
 static struct {
     const char *step;
     te_connection *connection;
+    atomic_bool has_left; /* the server's thread has done with it */
 } leaving;
 
 /* On the server's thread: what follows this step follows the end of the connection. */
@@ -80,6 +81,7 @@ static void leave_at_step(const char *name) {
         return;
     leaving.step = NULL;
     te_connection_end(leaving.connection);
+    atomic_store(&leaving.has_left, true);
 }
 
 static void send_view_open(client *client, uint8_t kind, uint32_t page, uint64_t version) {
@@ -122,8 +124,13 @@ static void test_a_view_is_not_kept_for_a_connection_that_has_ended(void) {
             .page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
         CHECK_STATUS(client_put(&other, &put), MS_OK);
         leaving.step = steps[at];
+        atomic_store(&leaving.has_left, false);
         on_step = leave_at_step;
         send_view_open(&client, MS_REQUEST, 3, version_of(1));
+        for (int64_t end = in_seconds(10); !atomic_load(&leaving.has_left);) {
+            CHECK(te_now_ns() < end);
+            usleep(1000);
+        }
         CHECK(!receive_view_open());
         on_step = NULL;
         CHECK(leaving.step == NULL); /* it was reached */

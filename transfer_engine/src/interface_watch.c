@@ -33,7 +33,7 @@ static bool is_lost(const te_interfaces *now, const char *local) {
             return !now->all[i].is_running;
     /* Loopbacks and link-local ones are not listed, nor what there is no room for. */
     return now->count < TE_INTERFACE_ADDRESSES_MAX && strncmp(local, "127.", 4) != 0 &&
-           strchr(local, ':') == NULL;
+           strncmp(local, "169.254.", 8) != 0 && strchr(local, ':') == NULL;
 }
 
 /* At once, without waiting for the end of the burst or for silence: what is sent there goes nowhere. */

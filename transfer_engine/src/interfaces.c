@@ -2,10 +2,13 @@
 #include "te_interfaces.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "te_fault.h"
 
@@ -213,6 +216,24 @@ static uint32_t came_by(int descriptor, int family) {
     return 0;
 }
 
+static long number_in(const char *path) {
+    char text[16] = "";
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return 0;
+    ssize_t length = read(descriptor, text, sizeof text - 1);
+    close(descriptor);
+    return length > 0 ? strtol(text, NULL, 10) : 0;
+}
+
+/* Whether an interface answers ARP for its own addresses only. Where it answers for those of others, too, a peer may
+ * come by another one at any time, and a connection that is bound to this one would refuse what comes there. */
+static bool answers_for_itself(const char *name) {
+    char path[64 + IF_NAMESIZE];
+    snprintf(path, sizeof path, "/proc/sys/net/ipv4/conf/%s/arp_ignore", name);
+    return number_in("/proc/sys/net/ipv4/conf/all/arp_ignore") > 0 || number_in(path) > 0;
+}
+
 void te_socket_answer_by_its_interface(int descriptor, const struct sockaddr *from) {
     te_interfaces now;
     size_t length = 0;
@@ -230,7 +251,9 @@ void te_socket_answer_by_its_interface(int descriptor, const struct sockaddr *fr
         if (now.all[i].number == number)
             taken = &now.all[i];
     }
-    if (taken != NULL && count > 1) /* one alone is what the routes take, too */
+    if (taken != NULL && count > 1 &&
+        (from->sa_family != AF_INET ||
+         answers_for_itself(taken->name))) /* one alone is what the routes take, too */
         (void)setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, taken->name,
                          (socklen_t)strlen(taken->name));
 }

@@ -417,10 +417,10 @@ struct te_connection {
     struct te_connection *all_next, *all_previous;
     int descriptor;
     bool is_unix;
-    bool is_broken;      /* an exchange failed half way: never used again */
-    bool is_handed_over; /* who checked it out will not check it in */
-    bool is_parked;      /* of an RDMA endpoint: counts neither as in use nor towards the limit */
-    uint32_t rail;       /* index of its address */
+    atomic_bool is_broken; /* an exchange failed half way: never used again */
+    bool is_handed_over;   /* who checked it out will not check it in */
+    bool is_parked;        /* of an RDMA endpoint: counts neither as in use nor towards the limit */
+    uint32_t rail;         /* index of its address */
     uint32_t hello_generation;
     uint32_t epoch;
     uint64_t request; /* the last number given out */

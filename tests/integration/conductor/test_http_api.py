@@ -264,6 +264,19 @@ def test_the_next_head_on_a_connection_has_a_deadline_too(bounded: Conductor) ->
         assert said(client) == b""
 
 
+@pytest.mark.parametrize("path", ["/livez", "/nowhere"])
+def test_the_rest_of_an_answered_request_keeps_nothing_open(bounded: Conductor, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", bounded.ports["http"]), timeout=20) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n".encode())
+        assert b"HTTP/1.1 " in client.recv(4096)  # nobody needs that body
+        began_s = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began_s < 15 and not select.select([client], [], [], 0.1)[0]:
+                client.sendall(b"x")
+            said(client)
+        assert time.monotonic() - began_s < 10
+
+
 def test_a_body_that_does_not_come_has_a_deadline(bounded: Conductor) -> None:
     with socket.create_connection(("127.0.0.1", bounded.ports["http"]), timeout=20) as client:
         client.sendall(b"POST /v1/schedule HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
