@@ -200,6 +200,8 @@ class StoreFollower:
         while not self._stop.is_set():
             if time.monotonic() - self._members_s > _MEMBERS_S:
                 self._members(link)
+            if self.is_connected and time.monotonic() - self._kept_s > _KEEP_S:
+                self._keep()  # also of a store that is never quiet
             page = link.events(epoch, sequence, _PAGE)
             if page is None:
                 self._on_loop(self._lose)
@@ -213,13 +215,13 @@ class StoreFollower:
                         seconds=round(self.warm_s, 3),
                     )  # fmt: skip
                     self._keep()
-                elif time.monotonic() - self._kept_s > _KEEP_S:
-                    self._keep()
                 self._stop.wait(_POLL_S)
                 continue
             named = {change.server for change in page.changes if change.server is not None}
             if not named <= set(self._server_names):
                 self._members(link)
+            if not self.is_connected and time.monotonic() - began_s > _KEEP_S:
+                self.is_connected = True  # as near as it can be to one that is never quiet
             apply = partial(self._apply, page.epoch, page.first, page.changes)
             result = self._on_loop(apply)
             if result is not FeedResult.APPLIED and result is not FeedResult.DUPLICATE:
@@ -227,6 +229,8 @@ class StoreFollower:
             sequence = page.first + len(page.changes)
 
     def _lose(self) -> None:
+        """Forget where the stream stood: whoever publishes now may count from 1 in an old epoch."""
+        self.feed.epoch, self.feed.sequence = -1, 0
         self.feed.needs_snapshot = True
         self.feed.gaps += 1
 
@@ -307,7 +311,8 @@ class StoreFollower:
 
         if self.feed.epoch < epoch:
             self.feed.epoch = epoch
-        self._on_loop(load)
+        if self._on_loop(load) is FeedResult.OUTDATED:
+            self._on_loop(self._lose)
         self.snapshots += 1
         return sequence
 

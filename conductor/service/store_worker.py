@@ -90,7 +90,9 @@ class StoreWorker:
         self._moves: deque[_Move] = deque()
         self._hot: deque[_Move] = deque()
         self._queued: set[tuple[str, str]] = set()
-        self._pins: deque[_Pin | str] = deque()
+        self._to_pin: dict[str, _Pin] = {}  # by request, the oldest first
+        self._pinning = ""  # the request whose pin is being asked for
+        self._to_unpin: deque[str] = deque()  # requests that are pinned, or being pinned
         self._is_stopping = False
         self._threads = [
             threading.Thread(target=self._run, args=(step,), name=name, daemon=True)
@@ -135,14 +137,14 @@ class StoreWorker:
         """Pin what a request will read, and copy what it fetches to the server of its host."""
         self.extras.asked(digests, time.monotonic())
         with self._wanted:
-            has_room = len(self._pins) < _PINS_MAX
+            has_room = len(self._to_pin) < _PINS_MAX
             if self._has_pins and decision.pinned_blocks and has_room:
                 keys = [
                     key
                     for digest in digests[: decision.pinned_blocks]
                     for key in self._names.store_keys(digest)
                 ]
-                self._pins.append(_Pin(decision.request_id, tuple(keys)))
+                self._to_pin[decision.request_id] = _Pin(decision.request_id, tuple(keys))
             if decision.move and decision.target_server != decision.source_server:
                 for digest in decision.move:
                     self._add(self._moves, digest, decision.target_server)
@@ -150,9 +152,11 @@ class StoreWorker:
 
     def ended(self, request_id: str) -> None:
         """Let go what was pinned for a request."""
-        if self._has_pins:
-            with self._wanted:
-                self._pins.append(request_id)
+        with self._wanted:
+            if self._to_pin.pop(request_id, None) is not None:
+                return
+            if request_id == self._pinning or request_id in self._pinned:
+                self._to_unpin.append(request_id)
                 self._wanted.notify_all()
 
     def replicate(self, digest: str, target: str) -> None:
@@ -266,18 +270,28 @@ class StoreWorker:
 
     def _pin(self, link: StoreLink) -> None:
         with self._wanted:
-            if not self._wanted.wait_for(lambda: self._is_stopping or self._pins, 1.0):
+            if not self._wanted.wait_for(
+                lambda: self._is_stopping or self._to_pin or self._to_unpin, 1.0
+            ):
                 return
             if self._is_stopping:
                 return
-            wanted = self._pins.popleft()
-            if isinstance(wanted, _Pin) and wanted.request_id in self._pins:
-                return  # it has ended already; its end finds nothing to unpin
-        if isinstance(wanted, _Pin):
-            count = link.pin(wanted.keys, self._pin_timeout_s)
-            if count:
-                self._pinned[wanted.request_id] = wanted.keys[:count]
+            wanted: _Pin | None = None
+            unwanted: tuple[str, ...] = ()
+            if self._to_unpin:
+                unwanted = self._pinned.pop(self._to_unpin.popleft(), ())
+            else:
+                wanted = self._to_pin.pop(next(iter(self._to_pin)))
+                self._pinning = wanted.request_id
+        if wanted is None:
+            if unwanted:
+                link.unpin(unwanted)
             return
-        keys = self._pinned.pop(wanted, ())
-        if keys:
-            link.unpin(keys)
+        count = 0
+        try:
+            count = link.pin(wanted.keys, self._pin_timeout_s)
+        finally:
+            with self._wanted:
+                if count:
+                    self._pinned[wanted.request_id] = wanted.keys[:count]
+                self._pinning = ""

@@ -33,7 +33,7 @@ def test_an_object_is_there_from_put_end_on(client: Any, server: Any) -> None:
     assert client.exists(b"key", b"other") == [True, False]
     found, missed = client.value(Method.LOOKUP, client.hashes(b"key", b"other")).items
     assert (found.status, found.version, found.size) == (Status.OK, grant.version, 3 * PAGE)
-    assert found.lifetime_ms == 30_000
+    assert found.lifetime_ms == 120_000
     assert missed.status == Status.NOT_FOUND
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mooncake_store.conductor.service import store_follower
 from mooncake_store.conductor.service.block_names import BlockNames
 from mooncake_store.conductor.service.core import costs_of
 from mooncake_store.conductor.service.index_file import IndexFile, Kept
@@ -208,3 +209,39 @@ def test_a_file_that_cannot_be_written_stops_nothing(follow, tmp_path) -> None: 
     found.until(lambda: found.follower.is_connected)
     store.put(key(1), 0)
     found.until(lambda: found.holds("a", key(1)))
+
+
+@pytest.mark.parametrize("epoch", [3, 2])
+def test_a_publisher_that_counts_from_the_beginning_is_followed(follow, epoch: int) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    for number in range(20):
+        store.put(key(number), 0)
+    one = follow(store)
+    one.until(lambda: one.holds("a", key(19)))
+    with store.lock:  # another store, at the same address
+        store.epoch, store.log, store.objects = epoch, [], {}
+    store.put(key(100), 1)
+    one.until(lambda: one.holds("b", key(100)) and not one.holds("a", key(19)))
+    one.until(lambda: one.follower.is_connected)
+    listings = store.listings
+    store.put(key(101), 1)
+    one.until(lambda: one.holds("b", key(101)))
+    assert store.listings == listings, "it follows, and does not list again and again"
+
+
+def test_the_file_of_a_store_that_is_never_quiet_is_kept(  # type: ignore[no-untyped-def]
+    follow, file, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_follower, "_KEEP_S", 0.2)
+    store = MemoryStore()
+    events = store.events
+
+    def never_empty(epoch: int, sequence: int, limit: int) -> Page | None:
+        store.put(key(len(store.log)), 0)
+        return events(epoch, sequence, limit)
+
+    monkeypatch.setattr(store, "events", never_empty)
+    monkeypatch.setattr(store, "kept", 1 << 30)
+    one = follow(store, file)
+    one.until(lambda: file.read()[0] is not None)
+    assert one.follower.is_connected
