@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 
 import hypothesis
@@ -13,6 +14,11 @@ from tests.engines.environments import CANNOT_BE_HAD
 # In CI everything that tests need is installed, so a skip there is a hole: it fails the run.  The
 # exception are engines that have no wheel for this Python or machine; they are counted below.
 NO_SKIP = os.environ.get("MOONCAKE_STORE_NO_SKIP") == "1"
+
+# A shell that starts something in the background lets it ignore interrupts, and its children too:
+# those that tests interrupt are to hear them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
