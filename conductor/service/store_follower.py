@@ -192,9 +192,9 @@ class StoreFollower:
     def _follow(self, link: StoreLink) -> None:
         began_s = time.monotonic()
         self._members(link)
-        epoch, sequence = link.position()
+        epoch, begun_at = link.position()
         if self.feed.needs_snapshot or self.feed.epoch != epoch:
-            sequence = self._snapshot(link, epoch, sequence)
+            sequence = self._snapshot(link, epoch, begun_at)
         else:
             sequence = self.feed.sequence + 1
         while not self._stop.is_set():
@@ -206,22 +206,21 @@ class StoreFollower:
             if page is None:
                 self._on_loop(self._lose)
                 return  # begin anew, with a snapshot
+            # As the store was when this began: one that is never quiet is never reached.
+            if not self.is_connected and sequence >= begun_at:
+                self.is_connected = True
+                self.warm_s = time.monotonic() - began_s
+                log_event(
+                    logger, logging.INFO, "store_followed", epoch=epoch, sequence=sequence,
+                    seconds=round(self.warm_s, 3),
+                )  # fmt: skip
+                self._keep()
             if not page.changes:
-                if not self.is_connected:
-                    self.is_connected = True
-                    self.warm_s = time.monotonic() - began_s
-                    log_event(
-                        logger, logging.INFO, "store_followed", epoch=epoch, sequence=sequence,
-                        seconds=round(self.warm_s, 3),
-                    )  # fmt: skip
-                    self._keep()
                 self._stop.wait(_POLL_S)
                 continue
             named = {change.server for change in page.changes if change.server is not None}
             if not named <= set(self._server_names):
                 self._members(link)
-            if not self.is_connected and time.monotonic() - began_s > _KEEP_S:
-                self.is_connected = True  # as near as it can be to one that is never quiet
             apply = partial(self._apply, page.epoch, page.first, page.changes)
             result = self._on_loop(apply)
             if result is not FeedResult.APPLIED and result is not FeedResult.DUPLICATE:

@@ -244,4 +244,4 @@ def test_the_file_of_a_store_that_is_never_quiet_is_kept(  # type: ignore[no-unt
     monkeypatch.setattr(store, "kept", 1 << 30)
     one = follow(store, file)
     one.until(lambda: file.read()[0] is not None)
-    assert one.follower.is_connected
+    assert one.follower.is_connected and one.follower.warm_s is not None
