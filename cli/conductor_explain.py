@@ -11,27 +11,60 @@ from mooncake_store.cli.conductor_access import ConductorAccess, as_conductors, 
 from mooncake_store.cli.exit_codes import ExitCode
 from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
+from mooncake_store.errors import ConfigError
 
 __all__ = ["explain"]
 
 
 @click.command("explain")
-@click.argument("request", metavar="REQUEST")
+@click.argument("request", metavar="REQUEST", required=False)
+@click.option(
+    "--taken-back",
+    "is_taken_back",
+    is_flag=True,
+    help="which replicas of cold blocks were taken back, and why; without REQUEST",
+)
 @conductor_options
 @output_options
-def explain(output: Output, access: ConductorAccess, request: str) -> int:
+def explain(
+    output: Output, access: ConductorAccess, request: str | None, is_taken_back: bool
+) -> int:  # fmt: skip
     """Tell why REQUEST went where it went, or why it was refused.
 
     The conductor remembers the last decisions (--decisions-max of `conductor`).
 
     \b
     mooncake-store conductor explain chat-4711
+    mooncake-store conductor explain --taken-back
     """
+    if (request is None) != is_taken_back:
+        raise ConfigError("explain wants either a REQUEST or --taken-back")
+    if is_taken_back:
+        document = access.ask("GET", "/v1/taken-back")
+        with as_conductors(access):
+            rows = _taken_back_rows(document)
+        if output.is_json:
+            output.document(document)
+        else:
+            output.table(rows, ["KEY", "SERVER", "BYTES", "OUTCOME", "IDLE", "LEFT", "MADE FOR"])
+        return ExitCode.OK
+    assert request is not None
     found = access.ask("GET", f"/v1/decisions/{quote(request, safe='')}")
     with as_conductors(access):
         lines = _lines(found)
     output.result(found, "\n".join(lines))
     return ExitCode.OK
+
+
+def _taken_back_rows(document: dict[str, Any]) -> list[list[str]]:
+    return [
+        [
+            printable(one["key"]), printable(one["server"]), f"{one['size_bytes']:,}",
+            one["outcome"], f"{one['idle_seconds']:.0f} s", f"{one['replicas_without']}",
+            printable(one["request_id"] or "a hot block"),
+        ]
+        for one in document["taken_back"]
+    ]  # fmt: skip
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

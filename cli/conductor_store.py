@@ -20,6 +20,10 @@ class ClientLink:
     def __init__(self, client: Client) -> None:
         self._client = client
 
+    def cluster(self) -> int:
+        """Return the id of the cluster that answered last; it asks nobody."""
+        return self._client.statistics().cluster
+
     def position(self) -> tuple[int, int]:
         """Return the master's epoch and the sequence number of the next event."""
         page = self._client.events()

@@ -282,6 +282,7 @@ class Statistics:
         rdma_read_bytes: Read by RDMA; `rdma_write_bytes`: written so.
         rdma_fallbacks: Reads and writes that went over TCP although there was a way by RDMA.
         epoch: Of the master that it has its session with.
+        cluster: Id of the cluster of that session; 0: there was no session yet.
     """
 
     gets: int
@@ -309,6 +310,7 @@ class Statistics:
     rdma_write_bytes: int
     rdma_fallbacks: int
     epoch: int
+    cluster: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ typedef struct cl_counters {
     uint64_t lookups, locations_used, locations_gone;
     uint64_t failures, sessions_lost, relayed_ends, checksum_failures;
     uint64_t session;
+    uint64_t cluster;                 /* that the session is of; 0: there was none yet */
     uint64_t reads_moved, puts_moved; /* to another node, because one did not answer in time */
     uint64_t calls_repeated;          /* to the master, after it had not answered */
     uint64_t master_openings;         /* times that nobody waited for the master any more */

@@ -458,6 +458,7 @@ ms_status cl_read_counters(uint64_t handle, cl_counters *counters) {
                               .puts_moved = client->puts_moved,
                               .calls_repeated = client->calls_repeated,
                               .session = client->session,
+                              .cluster = client->cluster,
                               .epoch = client->epoch};
     te_rdma_view rdma;
     te_rdma_look(client->engine, &rdma);

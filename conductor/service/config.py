@@ -86,8 +86,14 @@ class ConductorConfig:
     instances_max: int = setting(64, "instances at a time", minimum=1, maximum=512)
     servers_max: int = setting(64, "store servers at a time", minimum=1, maximum=512)
     connections_max: int = setting(
-        4096, "of HTTP at a time, and of the proxy; more are answered 503", minimum=8, maximum=65536
-    )
+        4096, "of HTTP at a time, and of the proxy: more are answered 503; and of gRPC: more are "
+        "closed",
+        minimum=8, maximum=65536,
+    )  # fmt: skip
+    grpc_calls_max: int = setting(
+        1024, "calls of gRPC under way at a time; more are answered RESOURCE_EXHAUSTED",
+        minimum=8, maximum=65536,
+    )  # fmt: skip
     receive_timeout_s: float = setting(
         10.0, "how long a request's head, and then its body, may take to arrive", minimum=0.05,
         maximum=600,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import itertools
+from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mooncake_store.conductor.service.decision import Candidate, Decision, Refusal
+from mooncake_store.conductor.service.extra_replicas import TakenBack
 
 __all__ = ["DecisionLog", "Logged"]
+
+_COPIES = "of its copies taken back"
 
 
 @dataclass(slots=True)
@@ -24,6 +28,7 @@ class Logged:
         shown: Slots in use, and whether each was closed.
         names: Of the slots.
         became: What was reported of it since.
+        taken_back: How many of the copies that it wanted were taken back.
     """
 
     decided: Decision | Refusal
@@ -37,6 +42,7 @@ class Logged:
     shown: tuple[tuple[int, bool], ...]
     names: dict[int, str]
     became: list[tuple[float, str]]
+    taken_back: int = 0
 
     def candidates(self, block_tokens: int) -> list[Candidate]:
         """Return who there was, and what each was known to have."""
@@ -53,10 +59,10 @@ class Logged:
 
 
 class DecisionLog:
-    """A bounded log by request; the oldest leave.
+    """A bounded log by request, and of replicas that were taken back; the oldest leave.
 
     Args:
-        decisions_max: How many are kept.
+        decisions_max: How many are kept of each.
         block_tokens: Tokens of a block.
     """
 
@@ -64,6 +70,7 @@ class DecisionLog:
         self._block_tokens = block_tokens
         self._max = decisions_max
         self._logged: OrderedDict[str, Logged] = OrderedDict()
+        self._taken_back: deque[TakenBack] = deque(maxlen=decisions_max)
 
     def __len__(self) -> int:
         return len(self._logged)
@@ -81,6 +88,34 @@ class DecisionLog:
         found = self._logged.get(request_id)
         if found is not None and len(found.became) < 16:
             found.became.append((wall_s, what))
+
+    def add_taken_back(self, one: TakenBack) -> None:
+        """Keep what became of a replica, with the request that it was made for too."""
+        self._taken_back.append(one)
+        found = self._logged.get(one.extra.wanted_by)
+        if found is None or one.outcome != "done":
+            return
+        found.taken_back += 1
+        what = f"{found.taken_back} {_COPIES}, nobody asked for {one.idle_s:.0f} s"
+        if found.taken_back > 1:  # a prompt has many blocks, and this log few lines
+            found.became = [(when_s, told) for when_s, told in found.became if _COPIES not in told]
+        found.became.append((one.unix_s, what))
+
+    def taken_back(self, count_max: int) -> list[dict[str, Any]]:
+        """Return the last replicas that were to be taken back as JSON documents, newest first."""
+        return [
+            {
+                "unix_s": one.unix_s,
+                "key": one.extra.key,
+                "server": one.extra.server,
+                "outcome": one.outcome,
+                "idle_seconds": one.idle_s,
+                "replicas_without": one.extra.had,
+                "size_bytes": one.extra.size_bytes,
+                "request_id": one.extra.wanted_by or None,
+            }
+            for one in itertools.islice(reversed(self._taken_back), count_max)
+        ]
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """Return all about a decision as a JSON document, or None."""

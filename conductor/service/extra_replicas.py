@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Extra", "ExtraReplicas"]
+__all__ = ["Extra", "ExtraReplicas", "TakenBack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,32 @@ class Extra:
         server: By name: who holds it.
         had: Replicas that there were without it; so many stay, whatever happens.
         size_bytes: Of the object.
+        wanted_by: The request that it was made for; empty: a hot block, for nobody in particular.
     """
 
     key: str
     server: str
     had: int
     size_bytes: int
+    wanted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """A replica that was to be taken back, and the terms that this was decided by.
+
+    Attributes:
+        extra: The replica.
+        unix_s: When.
+        idle_s: How long nobody had asked for its block, when it was decided.
+        outcome: `done`; `needless`: it was not there any more, or no more than `had` were left;
+            `gone`: the object or the server is; `failed`: it stays until its object is evicted.
+    """
+
+    extra: Extra
+    unix_s: float
+    idle_s: float
+    outcome: str
 
 
 @dataclass(slots=True)
@@ -78,16 +98,31 @@ class ExtraReplicas:
                     block.asked_s = now_s
                     self._blocks.move_to_end(digest)
 
-    def take_cold(self, now_s: float, replicas_max: int) -> list[Extra]:
-        """Return replicas of blocks that are cold, and forget them; about so many at the most."""
-        found: list[Extra] = []
+    def has_cold(self, now_s: float) -> bool:
+        """Whether a replica would be given out."""
         with self._lock:
-            while self._blocks and len(found) < replicas_max:
-                digest, block = next(iter(self._blocks.items()))
-                if now_s - block.asked_s < self._cold_s:
-                    break
+            return self._coldest(now_s) is not None
+
+    def take_cold(self, now_s: float) -> tuple[Extra, float] | None:
+        """Return one replica of the coldest block and how long that is idle, and forget it.
+
+        One at a time, and only by who drops it at once: a block that is asked for meanwhile keeps
+        those that are left.  None: no block is cold.
+        """
+        with self._lock:
+            digest = self._coldest(now_s)
+            if digest is None:
+                return None
+            block = self._blocks[digest]
+            # The last one that was made is the first to go: `had` holds for each then.
+            extra = block.extras.pop()
+            self._count -= 1
+            if not block.extras:
                 del self._blocks[digest]
-                self._count -= len(block.extras)
-                # The last one that was made is the first to go: `had` holds for each then.
-                found += reversed(block.extras)
-        return found
+            return extra, now_s - block.asked_s
+
+    def _coldest(self, now_s: float) -> str | None:
+        if not self._blocks:
+            return None
+        digest, block = next(iter(self._blocks.items()))
+        return digest if now_s - block.asked_s >= self._cold_s else None

@@ -30,6 +30,9 @@ __all__ = ["BODY_BYTES_MAX", "late_body_response", "read_body", "refusal_respons
 BODY_BYTES_MAX = 64 << 20
 """Of a request: a prompt of 10 million tokens."""
 
+TAKEN_BACK_MAX = 1000
+"""Replicas that one answer tells of."""
+
 _READ_BODY = "read body"
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -146,6 +149,9 @@ def routes(core: ConductorCore) -> list[Route]:
         result = core.block_events(name, await document_of(request))
         return JSONResponse({"result": result, "needs_snapshot": core.needs_snapshot(name)})
 
+    async def taken_back(request: Request) -> Response:
+        return JSONResponse({"taken_back": core.log.taken_back(TAKEN_BACK_MAX)})
+
     async def explain(request: Request) -> Response:
         return JSONResponse(core.explain(request.path_params["request_id"]))
 
@@ -159,5 +165,6 @@ def routes(core: ConductorCore) -> list[Route]:
         ("/v1/instances/{name}/blocks", blocks, "POST"),
         ("/v1/instances/{name}", remove, "DELETE"),
         ("/v1/decisions/{request_id:path}", explain, "GET"),
+        ("/v1/taken-back", taken_back, "GET"),
     ]
     return [Route(path, _answered(handler), methods=[method]) for path, handler, method in table]

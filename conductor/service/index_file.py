@@ -21,7 +21,7 @@ from mooncake_store.errors import ConfigError
 
 __all__ = ["IndexFile", "Kept"]
 
-_MAGIC = b"MSCIDX01"
+_MAGIC = b"MSCIDX02"
 _LENGTH = struct.Struct("<I")
 _DIGEST_BYTES = 32
 _FILE_BYTES_MAX = 64 << 30
@@ -32,10 +32,13 @@ class Kept:
     """What is in the file.
 
     Attributes:
+        cluster: Id of the store's cluster: epochs, and numbers of events, mean something there
+            alone.
         epoch, sequence: Of the store's events: the last one that is in it.
         servers: Store servers by name, and the packed keys of their blocks.
     """
 
+    cluster: int
     epoch: int
     sequence: int
     servers: Sequence[tuple[str, bytes]]
@@ -70,6 +73,7 @@ class IndexFile:
         header = json.dumps(
             {
                 "about": self._about,
+                "cluster": f"{kept.cluster:016x}",
                 "epoch": kept.epoch,
                 "sequence": kept.sequence,
                 "servers": [[name, len(keys) // KEY_BYTES] for name, keys in kept.servers],
@@ -137,7 +141,8 @@ class IndexFile:
             for name, count in header["servers"]:
                 servers.append((str(name), body[at : at + count * KEY_BYTES]))
                 at += count * KEY_BYTES
-            kept = Kept(int(header["epoch"]), int(header["sequence"]), servers)
+            cluster = int(header["cluster"], 16)
+            kept = Kept(cluster, int(header["epoch"]), int(header["sequence"]), servers)
         except (KeyError, TypeError, ValueError) as error:  # not by `write`, or by a newer one
             return None, f"it is not understood: {error!r}"
         return (kept, "") if at == len(body) else (None, "it has not the length that it tells")

@@ -68,6 +68,8 @@ METRICS = (
     MetricRow("taken_back_total", "counter", "outcome", "Extra replicas of cold blocks."),
     MetricRow("taken_back_bytes_total", "counter", "", "Of those that were taken back."),
     MetricRow("pinned_blocks", "gauge", "", "Blocks pinned for requests under way."),
+    MetricRow("grpc_calls", "gauge", "", "Calls of gRPC under way."),
+    MetricRow("grpc_refused_total", "counter", "", "Calls of gRPC for which there was no room."),
     MetricRow("proxy_requests_total", "counter", "status", "Answers of the proxy, by HTTP status."),
     MetricRow("proxy_retries_total", "counter", "", "Requests that were sent to another instance."),
 )  # fmt: skip

@@ -69,6 +69,7 @@ class ConductorProcess:
         self._proxy: Proxy | None = None
         self._proxy_http: HttpServer | None = None
         self._grpc: Any = None  # a GrpcServer
+        self._gate: Any = None  # its Gate
         self.core = ConductorCore(config)
         self._held: dict[str, socket.socket] = {}
         self._http: HttpServer | None = None
@@ -92,7 +93,8 @@ class ConductorProcess:
 
     async def _start(self, config: ConductorConfig) -> Endpoints:
         ports.family_of(config.address)
-        raise_descriptor_limit(config.connections_max * (4 if config.proxy else 1) + 256)
+        doors = 1 + 3 * config.proxy + config.grpc
+        raise_descriptor_limit(config.connections_max * doors + 256)
         self._reserve("HTTP", config.http_port).listen(1024)
         app = application(
             live=self._live,
@@ -140,14 +142,18 @@ class ConductorProcess:
         # Imported only where it is wanted: it takes as long as all the rest.
         from mooncake_store.conductor.service.grpc_api import SERVICE_NAME, ConductorGrpcService
         from mooncake_store.protocol import conductor_pb2_grpc
+        from mooncake_store.serving.grpc_gate import Gate
         from mooncake_store.serving.grpc_server import GrpcServer
 
         self._reserve("gRPC", config.grpc_port)
+        self._gate = Gate(config.grpc_calls_max, config.receive_timeout_s)
         service = ConductorGrpcService(self.core)
         self._grpc = GrpcServer(
             lambda made: conductor_pb2_grpc.add_ConductorServicer_to_server(service, made),  # type: ignore[no-untyped-call]
             (SERVICE_NAME,),
             lambda: not self._is_stopping,
+            gate=self._gate,
+            connections_max=config.connections_max,
             message_bytes_max=BODY_BYTES_MAX,
         )
         await self._grpc.start(config.address, self._port_of("gRPC") or 0)
@@ -217,7 +223,8 @@ class ConductorProcess:
                 silent, gone = self.core.sweep()
                 if self._worker is not None:
                     self._replicate(self._worker)
-                    self._worker.take_back()
+                    while self._worker.told:
+                        self.core.log.add_taken_back(self._worker.told.popleft())
             except Exception as error:  # a fault of ours must not end the scheduling
                 log_event(logger, logging.ERROR, "sweep_failed", reason=error)
                 logger.debug("traceback", exc_info=True)
@@ -280,7 +287,11 @@ class ConductorProcess:
         return exposition(self.core, self._counted)
 
     def _counted(self) -> dict[str, float]:
-        return {**self._counted_of_store(), **self._counted_of_proxy()}
+        counted = {**self._counted_of_store(), **self._counted_of_proxy()}
+        if self._gate is not None:
+            counted["grpc_calls"] = self._gate.calls
+            counted["grpc_refused_total"] = self._gate.refused
+        return counted
 
     def _counted_of_proxy(self) -> dict[str, float]:
         proxy = self._proxy

@@ -90,7 +90,8 @@ class StoreFollower:
         self._members_s = 0.0
         self._file = file
         self._kept_s = time.monotonic()
-        self._kept_at = (-1, -1)  # epoch and sequence of the last file
+        self._kept_at = (-1, -1, -1)  # cluster, epoch and sequence of the last file
+        self._cluster = 0  # whose index it is
         self.is_from_file = False
 
     def start(self) -> None:
@@ -147,6 +148,14 @@ class StoreFollower:
     def _begin_with(self, link: StoreLink, kept: Kept) -> None:
         """Take a file for the snapshot, if the store still knows what came after it."""
         epoch, next_sequence = link.position()
+        cluster = link.cluster()
+        if kept.cluster != cluster:
+            log_event(
+                logger, logging.WARNING, "index_file_not_used",
+                reason=f"it is of cluster {kept.cluster:016x}, and at {self._address} is cluster "
+                f"{cluster:016x}: the store is listed, and the file replaced",
+            )  # fmt: skip
+            return
         if (kept.epoch, kept.sequence < next_sequence) != (epoch, True):
             log_event(
                 logger, logging.INFO, "index_file_not_used",
@@ -161,6 +170,7 @@ class StoreFollower:
         if self.feed.epoch < epoch:
             self.feed.epoch = epoch
         self._on_loop(load)
+        self._cluster = cluster
         self.is_from_file = True
 
     def _keep(self) -> None:
@@ -170,7 +180,7 @@ class StoreFollower:
             return
         scheduler = self._scheduler
         # Before the columns are read: events that come meanwhile are applied again.
-        at = (feed.epoch, feed.sequence)
+        at = (self._cluster, feed.epoch, feed.sequence)
         if at == self._kept_at:
             return
         names = cast("tuple[str, ...]", self._on_loop(lambda: scheduler.holders.servers))
@@ -193,6 +203,15 @@ class StoreFollower:
         began_s = time.monotonic()
         self._members(link)
         epoch, begun_at = link.position()
+        cluster = link.cluster()
+        if self._cluster not in (0, cluster):
+            # Its epochs and numbers say nothing of what is known so far, even where they fit.
+            log_event(
+                logger, logging.WARNING, "store_is_another",
+                cluster=f"{cluster:016x}", was=f"{self._cluster:016x}",
+            )  # fmt: skip
+            self._on_loop(self._lose)
+        self._cluster = cluster
         if self.feed.needs_snapshot or self.feed.epoch != epoch:
             sequence = self._snapshot(link, epoch, begun_at)
         else:
@@ -203,7 +222,7 @@ class StoreFollower:
             if self.is_connected and time.monotonic() - self._kept_s > _KEEP_S:
                 self._keep()  # also of a store that is never quiet
             page = link.events(epoch, sequence, _PAGE)
-            if page is None:
+            if page is None or link.cluster() != self._cluster:
                 self._on_loop(self._lose)
                 return  # begin anew, with a snapshot
             # As the store was when this began: one that is never quiet is never reached.

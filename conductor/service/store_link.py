@@ -59,6 +59,10 @@ class StoreMember:
 class StoreLink(Protocol):
     """A store, by blocking calls with a deadline of their own; they raise StoreError."""
 
+    def cluster(self) -> int:
+        """Return the id of the cluster that answered last; it asks nobody."""
+        ...
+
     def position(self) -> tuple[int, int]:
         """Return the master's epoch and the sequence number of the next event."""
         ...

@@ -1,6 +1,7 @@
 """What decisions do to the store: replicas made where they will be read, and pins while they are.
 
-Replicas of blocks that have become cold are taken back, when nothing else is to be done.
+Replicas of blocks that have become cold are taken back, when nothing else is to be done; whether
+they are is looked at just before.
 All wait in bounded queues for a thread of their own; no decision waits for them.  Replicas keep
 within a bandwidth, and those that a request waits for go before those of hot blocks.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from mooncake_store.conductor.service.block_names import BlockNames
 from mooncake_store.conductor.service.decision import Decision
-from mooncake_store.conductor.service.extra_replicas import Extra, ExtraReplicas
+from mooncake_store.conductor.service.extra_replicas import Extra, ExtraReplicas, TakenBack
 from mooncake_store.conductor.service.store_link import OpenStore, StoreLink
 from mooncake_store.errors import ObjectError, ObjectNotFoundError, StoreError
 from mooncake_store.logs import log_event
@@ -27,7 +28,7 @@ logger = logging.getLogger("mooncake_store.conductor")
 
 _MOVES_MAX = 65_536
 _PINS_MAX = 65_536
-_COLD_MAX = 256  # replicas that wait to be taken back; the others are cold a little longer
+_TOLD_MAX = 4096  # that were taken back, until the loop has read of them
 _PAUSE_S = 0.5
 _STALE_S = 30.0  # a copy that has waited so long comes too late for whoever wanted it
 
@@ -37,6 +38,7 @@ class _Move:
     digest: str
     target: str
     wanted_s: float
+    wanted_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class StoreWorker:
         moved_bytes: Of those that were made.
         extras: Those that have not been taken back.
         taken_back: How many were to be taken back, by outcome.
+        told: Each of them, until somebody takes it out at the left.
         taken_back_bytes: Of those that were.
     """
 
@@ -106,7 +109,7 @@ class StoreWorker:
         self.taken_back: Counter[str] = Counter()
         self.taken_back_bytes = 0
         self._takes_back = take_back_s > 0
-        self._cold: deque[Extra] = deque()
+        self.told: deque[TakenBack] = deque(maxlen=_TOLD_MAX)
 
     def start(self) -> None:
         """Begin, in threads of its own."""
@@ -147,7 +150,7 @@ class StoreWorker:
                 self._to_pin[decision.request_id] = _Pin(decision.request_id, tuple(keys))
             if decision.move and decision.target_server != decision.source_server:
                 for digest in decision.move:
-                    self._add(self._moves, digest, decision.target_server)
+                    self._add(self._moves, digest, decision.target_server, decision.request_id)
             self._wanted.notify_all()
 
     def ended(self, request_id: str) -> None:
@@ -162,28 +165,17 @@ class StoreWorker:
     def replicate(self, digest: str, target: str) -> None:
         """Copy a hot block to a server, when nobody's request waits for the bandwidth."""
         with self._wanted:
-            self._add(self._hot, digest, target)
+            self._add(self._hot, digest, target, "")
             self._wanted.notify_all()
 
-    def take_back(self) -> None:
-        """Take back replicas of blocks that have become cold; some at a time, call it often."""
-        room = _COLD_MAX - len(self._cold)
-        if not self._takes_back or room <= 0:
-            return
-        cold = self.extras.take_cold(time.monotonic(), room)
-        if cold:
-            with self._wanted:
-                self._cold.extend(cold)
-                self._wanted.notify_all()
-
-    def _add(self, queue: deque[_Move], digest: str, target: str) -> None:
+    def _add(self, queue: deque[_Move], digest: str, target: str, wanted_by: str) -> None:
         if not self._bytes_per_s or not target or (digest, target) in self._queued:
             return
         if self.waiting >= _MOVES_MAX:
             self.moves["dropped"] += 1
             return
         self._queued.add((digest, target))
-        queue.append(_Move(digest, target, time.monotonic()))
+        queue.append(_Move(digest, target, time.monotonic(), wanted_by))
 
     # ---- in threads ------------------------------------------------------------------------------
 
@@ -206,18 +198,16 @@ class StoreWorker:
 
     def _move(self, link: StoreLink) -> None:
         with self._wanted:
-            if (
-                not self._wanted.wait_for(
-                    lambda: self._is_stopping or self._moves or self._hot or self._cold, 1.0
-                )
-                or self._is_stopping
-            ):
+            self._wanted.wait_for(
+                lambda: self._is_stopping or self._moves or self._hot or self._has_cold(), 1.0
+            )
+            if self._is_stopping:
                 return
-            cold = None
-            if not self._moves and not self._hot:
-                cold = self._cold.popleft()
-        if cold is not None:
-            self._drop(link, cold)
+            is_idle = not self._moves and not self._hot
+        if is_idle:
+            cold = self.extras.take_cold(time.monotonic()) if self._takes_back else None
+            if cold is not None:
+                self._take_back(link, *cold)
             return
         with self._wanted:
             # The budget: nothing begins before the bytes of what was made have passed at its rate.
@@ -248,25 +238,37 @@ class StoreWorker:
                 self.moved_bytes += size
                 now_s = time.monotonic()
                 if self._takes_back:
-                    self.extras.made(move.digest, Extra(key, move.target, had, size), now_s)
+                    extra = Extra(key, move.target, had, size, move.wanted_by)
+                    self.extras.made(move.digest, extra, now_s)
                 self._budget_s = max(self._budget_s, now_s) + size / self._bytes_per_s
 
-    def _drop(self, link: StoreLink, cold: Extra) -> None:
+    def _has_cold(self) -> bool:
+        return self._takes_back and self.extras.has_cold(time.monotonic())
+
+    def _take_back(self, link: StoreLink, cold: Extra, idle_s: float) -> None:
+        outcome = "failed"
+        try:
+            outcome = self._drop(link, cold)
+        finally:
+            self.taken_back[outcome] += 1
+            if outcome == "done":
+                self.taken_back_bytes += cold.size_bytes
+            self.told.append(TakenBack(cold, time.time(), idle_s, outcome))
+
+    def _drop(self, link: StoreLink, cold: Extra) -> str:
         source = self._number_of(cold.server)
         if source is None:  # its server is gone, and the replica with it
-            self.taken_back["gone"] += 1
-            return
+            return "gone"
         try:
-            is_dropped = link.drop_replica(cold.key, source, cold.had)
+            return "done" if link.drop_replica(cold.key, source, cold.had) else "needless"
+        except ObjectNotFoundError:
+            return "gone"
+        except ObjectError:  # pinned, or being read or copied just now
+            return "failed"
         except StoreError as error:
-            # It stays until its object is evicted: pinned, or being read or copied just now.
-            self.taken_back["gone" if isinstance(error, ObjectNotFoundError) else "failed"] += 1
-            if error.retryable and not isinstance(error, ObjectError):
+            if error.retryable:
                 raise
-            return
-        self.taken_back["done" if is_dropped else "needless"] += 1
-        if is_dropped:
-            self.taken_back_bytes += cold.size_bytes
+            return "failed"
 
     def _pin(self, link: StoreLink) -> None:
         with self._wanted:

@@ -10,11 +10,17 @@ import grpc
 
 from mooncake_store.errors import StoreError
 from mooncake_store.protocol.grpc_status import details_of, grpc_code
+from mooncake_store.serving.grpc_gate import Gate
 
 __all__ = ["GrpcServer", "HealthService", "abort", "failures", "time_left_s"]
 
 TIMEOUT_S = 5.0
 """Deadline of a call whose caller gave none."""
+
+_CALLS_MAX = 1024
+_RECEIVE_S = 10.0
+_IDLE_MS = 300_000  # a connection without calls is closed: it keeps others out; callers open anew
+_KEEPALIVE_MS = 60_000  # how a peer is found out that went away without a word
 
 
 class GrpcServer:
@@ -24,6 +30,8 @@ class GrpcServer:
         add_services: Adds them to the server that it is given.
         names: Full names of the services, which health knows.
         is_ready: Whether they can serve.
+        gate: How many calls may be under way; None: 1024, whose message comes within 10 s.
+        connections_max: At a time; more are closed as they come.
         message_bytes_max: Largest message accepted.
     """
 
@@ -33,15 +41,21 @@ class GrpcServer:
         names: Iterable[str],
         is_ready: Callable[[], bool],
         *,
+        gate: Gate | None = None,
+        connections_max: int = 4096,
         message_bytes_max: int = 16 << 20,
     ) -> None:
         self._server = grpc.aio.server(
+            interceptors=(gate or Gate(_CALLS_MAX, _RECEIVE_S),),
             options=[
                 ("grpc.so_reuseport", 1),  # the port is held by `ports.reserve` until we have it
                 ("grpc.max_receive_message_length", message_bytes_max),
                 ("grpc.max_send_message_length", 64 << 20),
                 ("grpc.max_concurrent_streams", 1024),
-            ]
+                ("grpc.max_allowed_incoming_connections", connections_max),
+                ("grpc.max_connection_idle_ms", _IDLE_MS),
+                ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            ],
         )
         add_services(self._server)
         self._server.add_generic_rpc_handlers((HealthService(names, is_ready).handler(),))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -183,3 +187,81 @@ def test_a_taken_port_is_told(conductor: Conductor, start: Start) -> None:
     port = str(conductor.ports["grpc"])
     flags = ["--http-port", "0", "--grpc", "--grpc-port", port, "--log-level", "error"]
     assert run(["conductor", *flags]) == 5
+
+
+@pytest.fixture
+def bounded(start: Start) -> Conductor:
+    return start("--receive-timeout", "500ms", "--connections-max", "8", "--grpc",
+                 "--grpc-port", "0", "--grpc-calls-max", "8")  # fmt: skip
+
+
+def test_calls_beyond_the_bound_are_told_so_and_silent_ones_end(bounded: Conductor) -> None:
+    api = Api(bounded)
+    silent = api.channel.stream_unary("/mooncake_store.conductor.v1.Conductor/Schedule")
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(TIMEOUT_S)
+        yield from ()
+
+    try:
+        held = [silent.future(nothing(), timeout=TIMEOUT_S) for _ in range(8)]
+        found = refusal_of(api)
+        while found is None:  # they arrive one after the other
+            found = refusal_of(api)
+        assert found.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(found.trailing_metadata())["reason"] == "too_many_calls"
+        assert int(dict(found.trailing_metadata())["retry-after-ms"]) > 0
+        assert "8 calls are under way" in found.details()
+        for one in held:
+            assert one.exception(TIMEOUT_S).code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "did not arrive within 0.5 s" in one.exception(TIMEOUT_S).details()
+        assert refusal_of(api) is None  # there is room again
+        text = bounded.ask("GET", "/metrics")[1]
+        assert "mooncake_store_conductor_grpc_calls 0.0" in text
+        refused = text.split("mooncake_store_conductor_grpc_refused_total ")[-1]
+        assert float(refused.split()[0]) >= 1
+    finally:
+        never.set()
+        api.channel.close()
+
+
+def refusal_of(api: Api) -> Any:
+    try:
+        api.ListInstances(pb.ListInstancesRequest())
+    except grpc.RpcError as error:
+        return error
+    return None
+
+
+def test_connections_beyond_the_bound_are_closed(bounded: Conductor) -> None:
+    address = ("127.0.0.1", bounded.ports["grpc"])
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(24):
+            one = stack.enter_context(socket.create_connection(address, timeout=TIMEOUT_S))
+            with contextlib.suppress(ConnectionError):
+                one.sendall(preface)
+                opened.append(is_answered(one))
+        assert sum(opened) == 8
+        api = Api(bounded)
+        found = refusal_of(api)
+        assert found is not None and found.code() == grpc.StatusCode.UNAVAILABLE
+        assert bounded.ask("GET", "/livez")[0] == 200  # the other door is open
+        api.channel.close()
+    end_s = time.monotonic() + TIMEOUT_S
+    while True:  # they have gone
+        api = Api(bounded)
+        found = refusal_of(api)
+        api.channel.close()
+        if found is None:
+            return
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def is_answered(client: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionError):
+        return client.recv(64) != b""
+    return False

@@ -42,6 +42,9 @@ def test_a_request_is_scheduled_reported_and_explained(
     for word in ("decided", "predicted   TTFT", "then        finished", "p1"):
         assert word in shown
     assert run(["conductor", "explain", "nobody", "--conductor", where]) != 0
+    assert run(["conductor", "explain", "--taken-back", "--conductor", where]) == 0
+    for wrong in ([], ["a/1", "--taken-back"]):
+        assert run(["conductor", "explain", *wrong, "--conductor", where]) == 2
     assert "no decision about 'nobody'" in capsys.readouterr().err
     assert run(["conductor", "instances", "--conductor", where, "--json"]) == 0
     names = [one["name"] for one in json.loads(capsys.readouterr().out)["instances"]]

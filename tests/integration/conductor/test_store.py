@@ -218,6 +218,13 @@ def test_replicas_that_were_made_are_taken_back_when_nobody_asks_any_more(
     until(lambda: all(nodes_of(store, key) == {members[2].name} for key in keys))
     until(lambda: metric(conductor, "extra_replicas") == 0)
     assert metric(conductor, "taken_back_bytes_total") == 3 * 4000
+    until(lambda: len(conductor.ok("GET", "/v1/taken-back")["taken_back"]) == 3)
+    told = conductor.ok("GET", "/v1/taken-back")["taken_back"]
+    assert {one["key"] for one in told} == set(keys)
+    for one in told:
+        assert (one["outcome"], one["server"]) == ("done", members[0].name)
+        assert (one["replicas_without"], one["size_bytes"]) == (1, 4000)
+        assert one["request_id"] == "r" and one["idle_seconds"] >= 1.5
     assert all(len(nodes_of(store, key)) == 2 for key in others)
     assert [store.get(key) for key in keys] == [b"x" * 4000] * 3
 
@@ -279,7 +286,7 @@ def test_a_conductor_that_is_killed_is_warm_from_its_file_and_what_came_since(
     assert holder(second, gone)["p0"] == 0
 
 
-@pytest.mark.parametrize("harm", ["torn", "epoch", "ahead"])
+@pytest.mark.parametrize("harm", ["torn", "epoch", "ahead", "cluster"])
 def test_a_file_that_does_not_fit_is_replaced_by_a_listing(
     cluster: Cluster, store: Client, start: Start, tmp_path: Any, harm: str
 ) -> None:
@@ -290,7 +297,8 @@ def test_a_file_that_does_not_fit_is_replaced_by_a_listing(
     page = store.events()
     epoch = page.epoch - (harm == "epoch")
     sequence = page.next_sequence + 1000 if harm == "ahead" else page.next_sequence - 1
-    file.write(Kept(epoch, sequence, [(members[1].name, b"x" * 160)]))
+    own = store.statistics().cluster
+    file.write(Kept(own ^ (harm == "cluster"), epoch, sequence, [(members[1].name, b"x" * 160)]))
     if harm == "torn":
         os.truncate(path, path.stat().st_size - 1)
     conductor = restarted(start, cluster, path)
@@ -299,7 +307,12 @@ def test_a_file_that_does_not_fit_is_replaced_by_a_listing(
     assert metric(conductor, "store_from_file") == 0
     assert metric(conductor, "store_snapshots_total") == 1
     assert holder(conductor, tokens)["p0"] == 64
-    until(lambda: file.read()[0] is not None)  # a good one has taken its place
+
+    def is_replaced() -> bool:
+        kept = file.read()[0]
+        return kept is not None and (kept.cluster, kept.epoch) == (own, page.epoch)
+
+    until(is_replaced)
 
 
 def test_a_server_that_stood_still_is_followed_again(

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mooncake_store.conductor.admission import DecodePool, Flight, Forecast, ForecastRule
 from mooncake_store.conductor.costs import Costs
-from mooncake_store.conductor.decode_choice import (
-    DecodePool,
-    DecodeView,
-    Flight,
-    Forecast,
-    ForecastRule,
-)
+from mooncake_store.conductor.decode_choice import DecodeSelector, DecodeView
 from mooncake_store.conductor.decode_time import DecodeTime
 from mooncake_store.conductor.prefill_choice import PrefillRule, PrefillSelector, PrefillView
 from mooncake_store.conductor.prefill_time import PrefillTime
@@ -239,11 +234,14 @@ def test_what_cannot_be_is_refused() -> None:
         PrefillSelector(PrefillRule.GLOBAL, COSTS).choose(0, [PrefillView(queue_s=0)])
     with pytest.raises(RequestError):
         DecodePool(COSTS, tbt_slo_s=0, capacity_tokens=1, batch_max=1)
+    with pytest.raises(RequestError):
+        DecodeSelector(COSTS, tbt_slo_s=1, capacity_tokens=0, batch_max=1)
 
 
 # ---- decoding ------------------------------------------------------------------------------------
 
-POOL = DecodePool(COSTS, tbt_slo_s=0.1, capacity_tokens=1_300_000, batch_max=64)
+_LIMITS = {"tbt_slo_s": 0.1, "capacity_tokens": 1_300_000, "batch_max": 64}
+POOL, SELECTOR = DecodePool(COSTS, **_LIMITS), DecodeSelector(COSTS, **_LIMITS)
 
 
 def test_the_least_loaded_decode_instance_is_chosen_with_what_is_promised() -> None:
@@ -251,7 +249,7 @@ def test_the_least_loaded_decode_instance_is_chosen_with_what_is_promised() -> N
         DecodeView(batch=1, context_tokens=10_000, promised=9, promised_tokens=900_000),
         DecodeView(batch=5, context_tokens=60_000),
     ]
-    choice = POOL.choose(8000, views, expected_output=300)
+    choice = SELECTOR.choose(8000, views, expected_output=300)
     assert choice is not None and choice.instance == 1
     assert choice.tbt_s == pytest.approx(DecodeTime()(6, 68_000))
     assert choice.load < 1
@@ -266,13 +264,13 @@ def test_the_least_loaded_decode_instance_is_chosen_with_what_is_promised() -> N
     ],
 )
 def test_batch_memory_and_tbt_each_can_be_the_scarce_one(view: DecodeView) -> None:
-    choice = POOL.choose(8000, [view], expected_output=300)
+    choice = SELECTOR.choose(8000, [view], expected_output=300)
     assert choice is not None and choice.load > 1
 
 
 def test_no_open_decode_instance_is_no_choice() -> None:
-    assert POOL.choose(1, [], expected_output=1) is None
-    assert POOL.choose(1, [DecodeView(is_closed=True)], expected_output=1) is None
+    assert SELECTOR.choose(1, [], expected_output=1) is None
+    assert SELECTOR.choose(1, [DecodeView(is_closed=True)], expected_output=1) is None
 
 
 def test_the_pools_load_counts_the_arriving_request() -> None:

@@ -12,7 +12,8 @@ import pytest
 from mooncake_store.conductor.service.index_file import IndexFile, Kept
 from mooncake_store.errors import ConfigError
 
-KEPT = Kept(7, 1234, [("a", random.Random(1).randbytes(160)), ("b/é", b""), ("c", b"\0" * 16)])
+_KEYS = random.Random(1).randbytes(160)
+KEPT = Kept(0xC1, 7, 1234, [("a", _KEYS), ("b/é", b""), ("c", b"\0" * 16)])
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def test_what_was_written_is_read_and_private(path: Path) -> None:
         os.umask(old)
     assert file.read() == (KEPT, "")
     assert path.stat().st_mode & 0o777 == 0o600
-    file.write(Kept(8, 1, []))
-    assert file.read() == (Kept(8, 1, []), "")
+    file.write(Kept(0xC1, 8, 1, []))
+    assert file.read() == (Kept(0xC1, 8, 1, []), "")
     assert [one.name for one in path.parent.iterdir()] == ["index"]
 
 
@@ -60,9 +61,11 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("header", [b"{}", b"[]", b"{", b'{"about": "the store", "servers": [[1]]}',
                                     b'{"about": "the store", "servers": [["a", 5]], "epoch": 1, '
+                                    b'"sequence": 2, "cluster": "c1"}',
+                                    b'{"about": "the store", "servers": [], "epoch": 1, '
                                     b'"sequence": 2}'])  # fmt: skip
 def test_a_header_of_somebody_else_is_dropped(path: Path, header: bytes) -> None:
-    body = b"MSCIDX01" + len(header).to_bytes(4, "little") + header
+    body = b"MSCIDX02" + len(header).to_bytes(4, "little") + header
     path.write_bytes(body + hashlib.blake2b(body, digest_size=32).digest())
     path.chmod(0o600)
     assert IndexFile(path, "the store").read()[0] is None
@@ -92,7 +95,7 @@ def test_what_others_may_write_and_what_is_no_file_is_dropped(path: Path) -> Non
 def test_a_write_that_fails_leaves_the_file_before(path: Path) -> None:
     file = written(path)
     with pytest.raises(TypeError):
-        file.write(Kept(9, 9, [("a", "no bytes")]))  # type: ignore[list-item]
+        file.write(Kept(0xC1, 9, 9, [("a", "no bytes")]))  # type: ignore[list-item]
     assert file.read() == (KEPT, "")
     assert [one.name for one in path.parent.iterdir()] == ["index"]
 

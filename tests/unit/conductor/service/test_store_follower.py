@@ -26,6 +26,7 @@ class MemoryStore:
     """Objects on two servers; it remembers the last `kept` events."""
 
     def __init__(self, kept: int = 1000) -> None:
+        self.number = 0xC1
         self.epoch = 3
         self.log: list[StoreChange] = []
         self.kept = kept
@@ -45,6 +46,9 @@ class MemoryStore:
             self.log.append(StoreChange(EventKind.REMOVED, key.encode(), None))
 
     # A link to it.
+
+    def cluster(self) -> int:
+        return self.number
 
     def position(self) -> tuple[int, int]:
         with self.lock:
@@ -160,7 +164,7 @@ def test_a_tail_that_the_store_has_forgotten_is_a_gap_and_a_listing(follow, file
     for number in range(50):
         store.put(key(number), 0)
     wrong = BlockNames(16).of_keys([key(999)]).packed
-    file.write(Kept(3, 20, [("b", wrong)]))
+    file.write(Kept(0xC1, 3, 20, [("b", wrong)]))
     found = follow(store, file)
     found.until(lambda: found.follower.is_connected)
     assert (found.follower.feed.gaps, store.listings) == (1, 1)
@@ -168,7 +172,9 @@ def test_a_tail_that_the_store_has_forgotten_is_a_gap_and_a_listing(follow, file
     assert not found.holds("b", key(999))
 
 
-@pytest.mark.parametrize("kept", [Kept(2, 10, []), Kept(4, 10, []), Kept(3, 51, [])])
+@pytest.mark.parametrize(
+    "kept", [Kept(0xC1, 2, 10, []), Kept(0xC1, 4, 10, []), Kept(0xC1, 3, 51, [])]
+)
 def test_a_file_of_another_epoch_or_of_what_is_to_come_is_not_used(follow, file, kept) -> None:  # type: ignore[no-untyped-def]
     store = MemoryStore()
     for number in range(50):
@@ -180,10 +186,42 @@ def test_a_file_of_another_epoch_or_of_what_is_to_come_is_not_used(follow, file,
     assert found.holds("b", key(49))
 
 
+def test_a_file_of_another_cluster_is_not_used_though_its_numbers_fit(  # type: ignore[no-untyped-def]
+    follow, file, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    for number in range(50):
+        store.put(key(number), 1)
+    wrong = BlockNames(16).of_keys([key(999)]).packed
+    file.write(Kept(0xC2, 3, 40, [("a", wrong)]))
+    with caplog.at_level("WARNING", "mooncake_store.conductor"):
+        found = follow(store, file)
+        found.until(lambda: found.follower.is_connected)
+    assert not found.follower.is_from_file and store.listings == 1
+    assert found.holds("b", key(49)) and not found.holds("a", key(999))
+    assert "cluster 00000000000000c2" in caplog.text
+    assert "cluster 00000000000000c1" in caplog.text
+    found.until(lambda: file.read()[0].cluster == 0xC1)  # replaced by one that fits
+
+
+def test_another_cluster_that_answers_instead_is_listed_though_its_numbers_fit(follow) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    for number in range(20):
+        store.put(key(number), 0)
+    one = follow(store)
+    one.until(lambda: one.holds("a", key(19)))
+    with store.lock:  # the same epoch, and as many events and more
+        store.number, store.objects = 0xC2, {}
+        store.log = [StoreChange(EventKind.STORED, key(n).encode(), 1) for n in range(100, 130)]
+        store.objects = {key(n): 1 for n in range(100, 130)}
+    one.until(lambda: one.holds("b", key(100)) and not one.holds("a", key(19)))
+    assert all(one.holds("b", key(number)) for number in range(100, 130))
+
+
 def test_servers_that_are_no_members_any_more_are_left_out(follow, file) -> None:  # type: ignore[no-untyped-def]
     store = MemoryStore()
     packed = BlockNames(16).of_keys([key(1)]).packed
-    file.write(Kept(3, 0, [("gone", packed), ("a", packed)]))
+    file.write(Kept(0xC1, 3, 0, [("gone", packed), ("a", packed)]))
     found = follow(store, file)
     found.until(lambda: found.follower.is_connected)
     assert found.scheduler.holders.servers == ("a", "b")

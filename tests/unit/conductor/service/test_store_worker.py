@@ -40,6 +40,24 @@ class PinnedStore:
         pass
 
 
+class CopiedStore(PinnedStore):
+    """A link that remembers where replicas were made; each drop may be held up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replicas: set[str] = set()
+
+    def add_replica(self, key: str, target_server: int) -> tuple[int, int] | None:
+        self.replicas.add(key)
+        return 1000, 1
+
+    def drop_replica(self, key: str, source_server: int, least: int) -> bool:
+        self.calls += 1
+        self.may_go_on.wait(10)
+        self.replicas.discard(key)
+        return True
+
+
 def until(is_so: Callable[[], object]) -> None:
     end_s = time.monotonic() + 10
     while not is_so():
@@ -47,20 +65,22 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def decision(request_id: str) -> Any:
+def decision(request_id: str, move: tuple[str, ...] = ()) -> Any:
     return SimpleNamespace(
-        request_id=request_id, pinned_blocks=2, move=(), target_server="", source_server=""
+        request_id=request_id, pinned_blocks=2, move=move, target_server="b", source_server="a"
     )
 
 
 @pytest.fixture
-def working() -> Iterator[Callable[[Callable[[str], Any]], StoreWorker]]:
+def working() -> Iterator[Callable[..., StoreWorker]]:
     begun: list[StoreWorker] = []
 
-    def begin(open_store: Callable[[str], Any]) -> StoreWorker:
+    def begin(
+        open_store: Callable[[str], Any], pins: bool = True, take_back_s: float = 0
+    ) -> StoreWorker:
         worker = StoreWorker(
             open_store, "store", BlockNames(16), lambda name: 0,
-            bytes_per_s=1 << 30, pins=True, pin_timeout_s=60, take_back_s=0,
+            bytes_per_s=1 << 30, pins=pins, pin_timeout_s=60, take_back_s=take_back_s,
         )  # fmt: skip
         worker.start()
         begun.append(worker)
@@ -106,3 +126,22 @@ def test_a_store_that_is_away_gathers_nothing(working: Any) -> None:
         worker.ended(f"r{number}")
     assert not worker._to_pin and not worker._to_unpin
     assert time.monotonic() - began_s < 10
+
+
+def test_who_asks_while_others_are_taken_back_keeps_what_it_asks_for(working: Any) -> None:
+    store = CopiedStore()
+    worker = working(lambda _: store, pins=False, take_back_s=0.3)
+    store.may_go_on.clear()
+    worker.accepted(decision("a", DIGESTS), DIGESTS)
+    until(lambda: store.calls == 1)  # all four are cold, and the first is being dropped
+    assert len(worker.extras) == 3
+    worker.accepted(decision("b"), DIGESTS[1:])
+    store.may_go_on.set()
+    until(lambda: len(store.replicas) == 3)
+    time.sleep(0.1)
+    assert len(store.replicas) == len(worker.extras) == 3 and store.calls == 1
+    until(lambda: not store.replicas)  # until nobody asks again
+    until(lambda: len(worker.told) == 4)
+    assert worker.taken_back == {"done": 4} and worker.taken_back_bytes == 4000
+    assert {one.extra.wanted_by for one in worker.told} == {"a"}
+    assert all(one.idle_s >= 0.3 and one.outcome == "done" for one in worker.told)

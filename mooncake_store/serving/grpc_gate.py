@@ -1,0 +1,113 @@
+"""How many calls of gRPC are under way at a time, and how long their messages may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+
+__all__ = ["TOO_MANY_CALLS", "Gate"]
+
+TOO_MANY_CALLS = "too_many_calls"
+"""The `reason` in the trailing metadata of a call that found no room."""
+
+_RETRY_MS = 1000
+
+Context = Any
+Handler = Any  # grpc's handlers have no types that a checker could know
+
+
+class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported, unused-ignore]
+    """Lets so many calls in at a time; the others are told so at once, with their message unread.
+
+    A call counts from its head on: a caller that opens calls and sends nothing takes up room, and
+    for `receive_s` only.  For that, calls of one message are served as if there could be more: the
+    handler of a single message begins when that has arrived, and till then nobody looks at the
+    clock.  Streams of messages take what time they take.
+
+    Args:
+        calls_max: At a time.
+        receive_s: What a message may take to arrive.
+
+    Attributes:
+        calls: Under way.
+        refused: How many found no room.
+    """
+
+    def __init__(self, calls_max: int, receive_s: float) -> None:
+        self._calls_max = calls_max
+        self._receive_s = receive_s
+        self.calls = self.refused = 0
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
+    ) -> Handler:
+        """Return the handler behind the gate."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        coders = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        is_single = not handler.request_streaming
+        if handler.response_streaming:
+            serve = handler.unary_stream if is_single else handler.stream_stream
+            behind = self._many(serve, is_single)
+            return grpc.stream_stream_rpc_method_handler(behind, **coders)
+        serve = handler.unary_unary if is_single else handler.stream_unary
+        return grpc.stream_unary_rpc_method_handler(self._one(serve, is_single), **coders)
+
+    def _one(self, serve: Callable[[Any, Context], Awaitable[Any]], is_single: bool) -> Any:
+        async def behind(messages: AsyncIterator[Any], context: Context) -> Any:
+            await self._enter(context)
+            try:
+                asked = await self._receive(messages, context) if is_single else messages
+                return await serve(asked, context)
+            finally:
+                self.calls -= 1
+
+        return behind
+
+    def _many(self, serve: Callable[[Any, Context], AsyncIterator[Any]], is_single: bool) -> Any:
+        async def behind(messages: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+            await self._enter(context)
+            try:
+                asked = await self._receive(messages, context) if is_single else messages
+                async for answer in serve(asked, context):
+                    yield answer
+            finally:
+                self.calls -= 1
+
+        return behind
+
+    async def _enter(self, context: Context) -> None:
+        if self.calls >= self._calls_max:
+            self.refused += 1
+            told = (("reason", TOO_MANY_CALLS), ("retry-after-ms", str(_RETRY_MS)))
+            context.set_trailing_metadata(told)
+            await _abort(
+                context,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{TOO_MANY_CALLS}: {self.calls} calls are under way, as many as there may be",
+            )
+        self.calls += 1
+
+    async def _receive(self, messages: AsyncIterator[Any], context: Context) -> Any:
+        try:
+            return await asyncio.wait_for(messages.__anext__(), self._receive_s)
+        except asyncio.TimeoutError:
+            await _abort(
+                context,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"the message did not arrive within {self._receive_s:g} s",
+            )
+        except StopAsyncIteration:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "there is no message")
+
+
+async def _abort(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
+    await context.abort(code, details)
+    raise AssertionError("abort raises")
