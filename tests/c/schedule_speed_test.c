@@ -1,4 +1,4 @@
-/* What a slice costs the scheduler: submit, next, end, on one core.  Prints; fails only when it is far off. */
+/* What a slice costs the scheduler: submit, next, end, on one core. */
 // sources: transfer_engine/src/schedule.c transfer_engine/src/slice_*.c
 // variants: plain
 // flags: -O2
@@ -8,16 +8,26 @@
 
 #define ROUNDS 200000
 #define IN_FLIGHT 16
-#define NS_MAX 5000 /* ten times and more what it takes on a busy machine */
+#define REPEATS 15
+#define NS_MAX                                                                                     \
+    300 /* of the best run; half of it and less where it was measured: docs/adr/0007-slices.md */
 
+/* Of this thread alone: whoever else has the processor does not count. */
 static int64_t clock_ns(void) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return now.tv_sec * SECOND + now.tv_nsec;
 }
 
-/* Endless work of `tenant_count` tenants for `peer_count` peers; each slice ends 16 slices later. */
-static double large_jobs(uint32_t peer_count, uint32_t rail_count, uint32_t tenant_count) {
+typedef struct load {
+    const char *name;
+    uint32_t peer_count, rail_count, tenant_count, class_count;
+} load;
+
+/* Endless work of all tenants for all peers; each slice ends 16 slices later. */
+static double large_jobs(const load *load) {
+    uint32_t peer_count = load->peer_count, rail_count = load->rail_count,
+             tenant_count = load->tenant_count;
     te_schedule *schedule = kit_schedule(NULL);
     static te_job jobs[64 * 64];
     uint32_t count = 0, rail;
@@ -29,7 +39,7 @@ static double large_jobs(uint32_t peer_count, uint32_t rail_count, uint32_t tena
         for (uint32_t j = 0; j < tenant_count; j++) {
             jobs[count] = (te_job){.bytes = UINT64_C(1) << 50,
                                    .group = group,
-                                   .class = (te_class)(j % TE_CLASS_COUNT),
+                                   .class = (te_class)(j % load->class_count),
                                    .tenant = j,
                                    .weight = 1 + j % 4,
                                    .deadline_ns = INT64_MAX};
@@ -58,13 +68,14 @@ static double large_jobs(uint32_t peer_count, uint32_t rail_count, uint32_t tena
 }
 
 /* One 64 KiB job a slice, submitted and ended too. */
-static double one_job_a_slice(void) {
+static double one_job_a_slice(const load *load) {
+    uint32_t rail_count = load->rail_count, tenant_count = load->tenant_count;
     te_schedule *schedule = kit_schedule(NULL);
     static te_job jobs[IN_FLIGHT];
     te_slice *flying[IN_FLIGHT];
     uint32_t group, rail;
     CHECK(te_schedule_group_open(schedule, &group) == MS_OK);
-    for (uint32_t j = 0; j < 4; j++)
+    for (uint32_t j = 0; j < rail_count; j++)
         CHECK(te_schedule_rail_add(schedule, group, TE_TIER_PREFERRED, j, 0, &rail) == MS_OK);
     int64_t now = 1, begin = clock_ns();
     for (int i = 0; i < ROUNDS; i++) {
@@ -76,7 +87,7 @@ static double one_job_a_slice(void) {
         jobs[at] = (te_job){.bytes = 64 * KIB,
                             .group = group,
                             .class = TE_CLASS_NORMAL,
-                            .tenant = at % 8,
+                            .tenant = at % tenant_count,
                             .weight = 1,
                             .deadline_ns = INT64_MAX};
         te_schedule_submit(schedule, &jobs[at], now);
@@ -89,14 +100,32 @@ static double one_job_a_slice(void) {
     return taken;
 }
 
+static double best_of(double (*measure)(const load *load), const load *load) {
+    double best = measure(load);
+    for (int i = 1; i < REPEATS; i++) {
+        double next = measure(load);
+        best = next < best ? next : best;
+    }
+    return best;
+}
+
 int main(void) {
-    double taken[] = {large_jobs(1, 4, 4), large_jobs(1, 8, 16), large_jobs(64, 4, 64),
-                      one_job_a_slice()};
-    printf(
-        "ns a slice: 4 rails, 4 tenants %.0f; 8 rails, 16 tenants %.0f; 64 peers, 64 tenants %.0f; "
-        "a job each, 4 rails %.0f\n",
-        taken[0], taken[1], taken[2], taken[3]);
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        CHECK(taken[i] < NS_MAX);
+    static const load loads[] = {
+        {"1 peer, 4 rails, 4 tenants", 1, 4, 4, TE_CLASS_COUNT},
+        {"1 peer, 8 rails, 16 tenants", 1, 8, 16, TE_CLASS_COUNT},
+        {"1 peer, 4 rails, 64 tenants", 1, 4, 64, TE_CLASS_COUNT},
+        {"64 peers, 4 rails each, 64 tenants", 64, 4, 64, TE_CLASS_COUNT},
+        {"64 peers, 4 rails each, 64 tenants of one class", 64, 4, 64, 1},
+    };
+    static const load small = {"a job a slice, 4 rails, 8 tenants", 1, 4, 8, 1};
+    bool is_fast = true;
+    for (size_t i = 0; i <= sizeof loads / sizeof *loads; i++) {
+        bool is_small = i == sizeof loads / sizeof *loads;
+        const load *each = is_small ? &small : &loads[i];
+        double taken = best_of(is_small ? one_job_a_slice : large_jobs, each);
+        printf("%s: %.0f ns a slice\n", each->name, taken);
+        is_fast = is_fast && taken <= NS_MAX;
+    }
+    CHECK(is_fast);
     return 0;
 }

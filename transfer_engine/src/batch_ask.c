@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "te_fault.h"
 
@@ -112,11 +111,11 @@ static void cancel(te_batch *batch) {
     batch->first = batch->last = NULL;
     for (unit *work = waiting; work != NULL; work = work->next)
         te_batch_end_unit(batch, work, MS_CANCELLED);
-    if (waiting != NULL)
-        te_batch_tell(batch);
     for (carried_unit *each = batch->carrying; each != NULL; each = each->running_next)
         te_carry_cancel(&each->carry, MS_CANCELLED);
     pthread_mutex_unlock(&batch->lock);
+    if (waiting != NULL)
+        te_batch_tell(batch);
     te_scope_cancel(&batch->scope);
     while (waiting != NULL) {
         unit *next = waiting->next;
@@ -154,9 +153,6 @@ ms_status te_free_batch_id(te_engine *engine, uint64_t id) {
         batches->slots[id & (BATCHES_MAX - 1)] = NULL;
         batch->holders--; /* the table's; ours is still there */
         taken = true;
-        if (batch->event >= 0)
-            close(batch->event);
-        batch->event = -1;
         batch->is_cancelled = true; /* a submission that is on its way comes too late */
     }
     pthread_mutex_unlock(&batch->lock);
@@ -172,13 +168,14 @@ int te_batch_eventfd(te_engine *engine, uint64_t id) {
     if (batch == NULL)
         return -1;
     pthread_mutex_lock(&batch->lock);
-    if (batch->event < 0) {
+    bool is_new = batch->event < 0;
+    if (is_new)
         batch->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (batch->ended > 0)
-            te_batch_tell(batch);
-    }
     int descriptor = batch->event;
+    bool has_ended = batch->ended > 0;
     pthread_mutex_unlock(&batch->lock);
+    if (is_new && has_ended)
+        te_batch_tell(batch);
     te_batch_put(engine->batches, batch);
     return descriptor;
 }

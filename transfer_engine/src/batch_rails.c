@@ -50,10 +50,7 @@ static void unit_carried(te_carry *ended) {
             each->status = status; /* the worker ends it with the others */
     }
     carried->work = NULL;
-    if (left == NULL) {
-        batch->running--;
-        te_batch_tell(batch);
-    }
+    batch->running -= left == NULL;
     pthread_mutex_unlock(&batch->lock);
     if (left != NULL) {
         *left = (rest){batch, work};
@@ -67,9 +64,9 @@ static void unit_carried(te_carry *ended) {
                                now_ns);
         }
         batch->running--;
-        te_batch_tell(batch);
         pthread_mutex_unlock(&batch->lock);
     }
+    te_batch_tell(batch);
     te_unit_free(batch, work);
     te_batch_put(batches, batch);
 }
@@ -111,16 +108,22 @@ static carried_unit *make_carried(te_batch *batch, unit *work, te_session *sessi
     return made;
 }
 
-/* Under the batch's lock.  NULL: a thread must carry it. */
-static carried_unit *prepare_rails(te_batch *batch, unit *work) {
+carried_unit *te_batch_prepare_rails(te_batch *batch, unit *work) {
+    if (!atomic_load_explicit(&batch->engine->has_rails, memory_order_acquire))
+        return NULL; /* most engines never have a peer over rails */
     te_session *session = te_remote_session(work->remote);
     te_path *path =
         te_session_path(batch->engine, session, !te_options_are_default(&work->options));
     carried_unit *made = path == NULL ? NULL : make_carried(batch, work, session, path);
-    if (made == NULL) {
+    if (made == NULL)
         te_session_put(session);
-        return NULL;
-    }
+    return made;
+}
+
+bool te_batch_begin_over_rails(te_batch *batch, unit *work, bool *is_asleep) {
+    carried_unit *made = work->carried;
+    if (te_carry_add(&made->carry, is_asleep) != MS_OK)
+        return false;
     uint32_t index = 0;
     int64_t now_ns = te_now_ns();
     for (uint32_t i = work->first; i != NONE; i = batch->entries[i].next) {
@@ -134,46 +137,6 @@ static carried_unit *prepare_rails(te_batch *batch, unit *work) {
     made->running_next = batch->carrying;
     batch->carrying = made;
     batch->running++;
-    return made;
-}
-
-/* Takes those units out of the queue that go over rails, and begins them.  Returns how many are left for threads. */
-uint32_t te_batch_begin_over_rails(te_batch *batch, uint32_t unit_count) {
-    te_batches *batches = batch->engine->batches;
-    uint32_t left = 0, begun = 0;
-    bool is_asleep = false;
-    if (!atomic_load_explicit(&batch->engine->has_rails, memory_order_acquire))
-        return unit_count; /* most engines never have a peer over rails */
-    pthread_mutex_lock(&batches->lock);
-    batch->holders += unit_count;
-    pthread_mutex_unlock(&batches->lock);
-    pthread_mutex_lock(&batch->lock);
-    unit *each = batch->first;
-    batch->first = batch->last = NULL;
-    for (unit *next; each != NULL; each = next) {
-        next = each->next;
-        each->next = NULL;
-        /* Begun under the lock: whoever cancels finds it in the list, and begun. */
-        carried_unit *made = begun < unit_count ? prepare_rails(batch, each) : NULL;
-        if (made != NULL && te_carry_add(&made->carry, &is_asleep) == MS_OK) {
-            begun++;
-            continue;
-        }
-        if (made != NULL) {
-            batch->carrying = made->running_next;
-            batch->running--;
-        }
-        if (batch->last == NULL)
-            batch->first = each;
-        else
-            batch->last->next = each;
-        batch->last = each;
-        left++;
-    }
-    pthread_mutex_unlock(&batch->lock);
-    if (is_asleep)
-        te_carrier_rouse(batch->engine->carrier);
-    for (; begun < unit_count; begun++)
-        te_batch_put(batches, batch);
-    return left;
+    work->carried = NULL; /* the batch's now */
+    return true;
 }

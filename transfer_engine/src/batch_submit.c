@@ -58,52 +58,109 @@ static void join(te_batch *batch, unit *work, uint32_t index) {
     work->bytes += batch->entries[index].request.length;
 }
 
-/* Under the batch's lock: the requests are in the batch; their units go to the queue.  Returns how many. */
-static uint32_t enqueue(te_batch *batch, const te_transfer_request *requests, size_t count,
-                        const te_transfer_options *options, int64_t deadline_ns) {
-    unit *first = NULL, *last = NULL;
-    uint32_t unit_count = 0;
-    bool has_ended = false;
+/* The requests are in the batch, and wait. */
+static ms_status take_room(te_batch *batch, const te_transfer_request *requests, size_t count,
+                           size_t *first) {
     int64_t now_ns = te_now_ns();
-    for (size_t i = 0; i < count; i++) {
-        uint32_t index = (uint32_t)(batch->submitted + i);
-        entry *added = &batch->entries[index];
-        *added = (entry){.request = requests[i],
-                         .state = TE_WAITING,
-                         .status = MS_PENDING,
-                         .next = NONE,
-                         .submitted_ns = now_ns};
+    ms_status status = MS_OK;
+    pthread_mutex_lock(&batch->lock);
+    *first = batch->submitted;
+    if (batch->is_cancelled)
+        status = MS_CANCELLED;
+    else if (count > batch->size - batch->submitted)
+        status = MS_LIMIT;
+    for (size_t i = 0; i < count && status == MS_OK; i++)
+        batch->entries[*first + i] = (entry){.request = requests[i],
+                                             .state = TE_WAITING,
+                                             .status = MS_PENDING,
+                                             .next = NONE,
+                                             .submitted_ns = now_ns};
+    if (status == MS_OK)
+        batch->submitted += count;
+    pthread_mutex_unlock(&batch->lock);
+    return status;
+}
+
+/* What a submission has made of its requests. */
+typedef struct made_units {
+    unit *first, *last;
+    uint32_t count;
+    bool has_ended; /* some request, at once */
+} made_units;
+
+/* Under no lock: requests that have room and are in no unit yet are the submission's.  It may take memory from the
+ * kernel, and whoever asks for a status does not wait for that. */
+static void make_units(te_batch *batch, size_t first, size_t count,
+                       const te_transfer_options *options, int64_t deadline_ns, made_units *units) {
+    for (size_t i = first; i < first + count; i++) {
+        entry *added = &batch->entries[i];
+        unit *made = NULL, *work = NULL;
         ms_status status = check(batch->engine, added);
-        unit *made = NULL;
-        unit *work = status == MS_OK ? unit_for(batch->engine, first, &requests[i], options,
-                                                deadline_ns, &made, &status)
-                                     : NULL;
+        if (status == MS_OK)
+            work = unit_for(batch->engine, units->first, &added->request, options, deadline_ns,
+                            &made, &status);
         if (work == NULL) {
-            te_batch_end_entry(batch, added, status, now_ns);
-            has_ended = true;
+            pthread_mutex_lock(&batch->lock);
+            te_batch_end_entry(batch, added, status, added->submitted_ns);
+            pthread_mutex_unlock(&batch->lock);
+            units->has_ended = true;
             continue;
         }
         if (made != NULL) {
-            if (last == NULL)
-                first = made;
+            if (units->last == NULL)
+                units->first = made;
             else
-                last->next = made;
-            last = made;
-            unit_count++;
+                units->last->next = made;
+            units->last = made;
+            units->count++;
         }
-        join(batch, work, index);
+        join(batch, work, (uint32_t)i);
     }
-    batch->submitted += count;
-    if (first != NULL) {
-        if (batch->last == NULL)
-            batch->first = first;
-        else
-            batch->last->next = first;
-        batch->last = last;
+    for (unit *each = units->first; each != NULL; each = each->next)
+        each->carried = te_batch_prepare_rails(batch, each);
+}
+
+/* Those that go over rails begin, the others wait in the queue.  Returns how many do. */
+static uint32_t begin_units(te_batch *batch, const made_units *units) {
+    te_batches *batches = batch->engine->batches;
+    uint32_t left = 0, begun = 0;
+    bool is_asleep = false, has_ended = units->has_ended;
+    unit *late = NULL;
+    pthread_mutex_lock(&batches->lock);
+    batch->holders += units->count; /* one for each that begins */
+    pthread_mutex_unlock(&batches->lock);
+    pthread_mutex_lock(&batch->lock);
+    for (unit *each = units->first, *next; each != NULL; each = next) {
+        next = each->next;
+        each->next = NULL;
+        if (batch->is_cancelled) { /* since there was room */
+            te_batch_end_unit(batch, each, MS_CANCELLED);
+            has_ended = true;
+            each->next = late;
+            late = each;
+        } else if (each->carried != NULL && te_batch_begin_over_rails(batch, each, &is_asleep)) {
+            begun++;
+        } else {
+            if (batch->last == NULL)
+                batch->first = each;
+            else
+                batch->last->next = each;
+            batch->last = each;
+            left++;
+        }
     }
+    pthread_mutex_unlock(&batch->lock);
+    if (is_asleep)
+        te_carrier_rouse(batch->engine->carrier);
     if (has_ended)
         te_batch_tell(batch);
-    return unit_count;
+    for (unit *next; late != NULL; late = next) {
+        next = late->next;
+        te_unit_free(batch, late);
+    }
+    for (uint32_t i = begun; i < units->count; i++)
+        te_batch_put(batches, batch);
+    return left;
 }
 
 /* Workers come to carry up to `unit_count` units.  False: none will. */
@@ -131,21 +188,20 @@ static void want_rails(te_engine *engine, const te_transfer_options *options) {
         atomic_store_explicit(&engine->has_rails, true, memory_order_release);
 }
 
+/* *unit_count: of units that wait for a thread.  No lock is held over a system call. */
 static ms_status add_requests(te_batch *batch, const te_transfer_request *requests, size_t count,
                               const te_transfer_options *options, int64_t deadline_ns,
                               uint32_t *unit_count) {
-    ms_status status = MS_OK;
+    made_units units = {0};
+    size_t first;
     *unit_count = 0;
     want_rails(batch->engine, options);
-    pthread_mutex_lock(&batch->lock);
-    if (batch->is_cancelled)
-        status = MS_CANCELLED;
-    else if (count > batch->size - batch->submitted)
-        status = MS_LIMIT;
-    else
-        *unit_count = enqueue(batch, requests, count, options, deadline_ns);
-    pthread_mutex_unlock(&batch->lock);
-    return status;
+    ms_status status = take_room(batch, requests, count, &first);
+    if (status != MS_OK)
+        return status;
+    make_units(batch, first, count, options, deadline_ns, &units);
+    *unit_count = begin_units(batch, &units);
+    return MS_OK;
 }
 
 static bool is_sane(const te_transfer_options *options) {
@@ -167,8 +223,6 @@ ms_status te_submit_transfer_as(te_engine *engine, uint64_t id, const te_transfe
         return MS_NOT_REGISTERED;
     uint32_t unit_count;
     status = add_requests(batch, requests, count, options, deadline_ns, &unit_count);
-    if (unit_count > 0)
-        unit_count = te_batch_begin_over_rails(batch, unit_count);
     /* The queue of the workers may be full: then nobody but us is sure to come. */
     if (unit_count > 0 && !call_workers(batch, unit_count))
         te_batch_carry_here(batch, INT64_MAX);
@@ -220,8 +274,6 @@ ms_status te_transfer_as(te_engine *engine, const te_transfer_request *requests,
         return MS_CLOSED; /* the engine is being closed */
     status = add_requests(batch, requests, count, options, deadline_ns, &unit_count);
     if (status == MS_OK) {
-        if (unit_count > 0)
-            unit_count = te_batch_begin_over_rails(batch, unit_count);
         if (unit_count > 1)
             (void)call_workers(batch, unit_count - 1);
         te_batch_carry_here(batch, INT64_MAX);

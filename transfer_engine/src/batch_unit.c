@@ -35,7 +35,8 @@ void te_batch_end_entry(te_batch *batch, entry *ended, ms_status status, int64_t
 void te_batch_tell(te_batch *batch) {
     pthread_cond_broadcast(&batch->ended_some);
     uint64_t one = 1;
-    if (batch->event >= 0 && write(batch->event, &one, sizeof one) < 0) {
+    int event = batch->event;
+    if (event >= 0 && write(event, &one, sizeof one) < 0) {
         /* Only when the counter is full: it is readable then. */
     }
 }
@@ -49,6 +50,9 @@ void te_batch_end_unit(te_batch *batch, unit *work, ms_status status) {
 
 void te_unit_free(te_batch *batch, unit *work) {
     te_remote_put(batch->engine->remotes, work->remote);
+    if (work->carried != NULL)
+        te_session_put(work->carried->session);
+    free(work->carried);
     free(work);
 }
 
@@ -81,8 +85,8 @@ void te_batch_carry(te_batch *batch, unit *work) {
         at++;
     }
     batch->running--;
-    te_batch_tell(batch);
     pthread_mutex_unlock(&batch->lock);
+    te_batch_tell(batch);
     free(pieces);
     te_unit_free(batch, work);
 }

@@ -79,7 +79,8 @@ ms_status te_schedule_open(const te_schedule_config *config, te_schedule **resul
     schedule->rails.rails = calloc(config->rails_max, sizeof *schedule->rails.rails);
     schedule->rails.nics = calloc(config->nics_max, sizeof *schedule->rails.nics);
     schedule->flows.flows = calloc(config->flows_max, sizeof *schedule->flows.flows);
-    schedule->flows.active = calloc(config->flows_max, sizeof *schedule->flows.active);
+    schedule->flows.active =
+        calloc((size_t)TE_CLASS_COUNT * config->flows_max, sizeof *schedule->flows.active);
     schedule->groups = calloc(config->groups_max, sizeof *schedule->groups);
     schedule->queues =
         calloc((size_t)config->flows_max * config->groups_max, sizeof *schedule->queues);
@@ -263,6 +264,15 @@ static void expire_queue(te_schedule *schedule, const job_queue *queue, int64_t 
     }
 }
 
+static void expire_flow(te_schedule *schedule, uint32_t flow, int64_t now_ns, int64_t *earliest) {
+    te_group_set waiting = schedule->flows.flows[flow].waiting;
+    uint32_t index;
+    while ((index = te_group_set_next(&waiting, &waiting, 0)) != TE_SCHEDULE_NONE) {
+        te_group_set_take(&waiting, index);
+        expire_queue(schedule, queue_of(schedule, flow, index), now_ns, earliest);
+    }
+}
+
 void te_schedule_expire(te_schedule *schedule, int64_t now_ns) {
     if (now_ns < schedule->earliest_deadline_ns)
         return;
@@ -278,14 +288,10 @@ void te_schedule_expire(te_schedule *schedule, int64_t now_ns) {
                     earliest = slice->pieces[i].job->deadline_ns;
     }
     /* From the last one: a flow that is dropped has its place taken by one that was looked at. */
-    for (uint32_t i = schedule->flows.active_count; i-- > 0;) {
-        uint32_t flow = schedule->flows.active[i];
-        te_group_set waiting = schedule->flows.flows[flow].waiting;
-        uint32_t index;
-        while ((index = te_group_set_next(&waiting, &waiting, 0)) != TE_SCHEDULE_NONE) {
-            te_group_set_take(&waiting, index);
-            expire_queue(schedule, queue_of(schedule, flow, index), now_ns, &earliest);
-        }
+    for (const te_slice_class *class = schedule->flows.classes;
+         class < schedule->flows.classes + TE_CLASS_COUNT; class++) {
+        for (uint32_t i = class->active_count; i-- > 0;)
+            expire_flow(schedule, class->active[i], now_ns, &earliest);
     }
     schedule->earliest_deadline_ns = earliest;
 }

@@ -37,8 +37,10 @@ static void catch_up(te_fair_turn *turn, uint64_t now) {
 }
 
 void te_slice_flows_init(te_slice_flows *flows, const te_schedule_config *config) {
-    for (uint32_t i = 0; i < TE_CLASS_COUNT; i++)
+    for (uint32_t i = 0; i < TE_CLASS_COUNT; i++) {
         flows->classes[i].turn.weight = config->class_weights[i];
+        flows->classes[i].active = &flows->active[(size_t)i * flows->flows_max];
+    }
     for (uint32_t i = 0; i < flows->flows_max; i++)
         flows->flows[i].active_index = TE_SCHEDULE_NONE;
 }
@@ -80,11 +82,10 @@ void te_slice_flow_add(te_slice_flows *flows, uint32_t index, uint32_t group) {
         return;
     te_slice_class *class = &flows->classes[flow->class];
     catch_up(&flow->turn, class->now);
-    if (!class->is_backlogged)
+    if (class->active_count == 0)
         catch_up(&class->turn, flows->now);
-    class->is_backlogged = true;
-    flow->active_index = flows->active_count;
-    flows->active[flows->active_count++] = index;
+    flow->active_index = class->active_count;
+    class->active[class->active_count++] = index;
 }
 
 void te_slice_flow_drop(te_slice_flows *flows, uint32_t index, uint32_t group) {
@@ -92,58 +93,69 @@ void te_slice_flow_drop(te_slice_flows *flows, uint32_t index, uint32_t group) {
     te_group_set_take(&flow->waiting, group);
     if (flow->active_index == TE_SCHEDULE_NONE || is_common(&flow->waiting, &flow->waiting))
         return;
-    uint32_t moved = flows->active[--flows->active_count];
-    flows->active[flow->active_index] = moved;
+    te_slice_class *class = &flows->classes[flow->class];
+    uint32_t moved = class->active[--class->active_count];
+    class->active[flow->active_index] = moved;
     flows->flows[moved].active_index = flow->active_index;
     flow->active_index = TE_SCHEDULE_NONE;
-    bool is_backlogged = false;
-    for (uint32_t i = 0; i < flows->active_count; i++)
-        is_backlogged |= flows->flows[flows->active[i]].class == flow->class;
-    flows->classes[flow->class].is_backlogged = is_backlogged;
 }
 
-uint32_t te_slice_flow_choose(te_slice_flows *flows, const te_group_set *open, uint32_t *group) {
-    uint32_t best_of[TE_CLASS_COUNT];
-    uint64_t best_start[TE_CLASS_COUNT] = {0};
-    bool is_backlogged[TE_CLASS_COUNT] = {false};
-    for (uint32_t i = 0; i < TE_CLASS_COUNT; i++)
-        best_of[i] = TE_SCHEDULE_NONE;
-    for (uint32_t i = 0; i < flows->active_count; i++) {
-        te_slice_flow *flow = &flows->flows[flows->active[i]];
-        uint32_t *best = &best_of[flow->class];
-        uint64_t *start = &best_start[flow->class];
-        is_backlogged[flow->class] = true;
+/* The flow of a class that is next among those with work for an open group. */
+static uint32_t choose_of(te_slice_flows *flows, const te_slice_class *class,
+                          const te_group_set *open) {
+    uint32_t best = TE_SCHEDULE_NONE;
+    uint64_t start = 0;
+    for (uint32_t i = 0; i < class->active_count; i++) {
+        te_slice_flow *flow = &flows->flows[class->active[i]];
         /* One that is behind another needs no look at its peers: it is passed over for no other reason. */
-        if (*best != TE_SCHEDULE_NONE && !is_before(flow->turn.start, *start))
+        if (best != TE_SCHEDULE_NONE && !is_before(flow->turn.start, start))
             continue;
         if (!is_common(&flow->waiting, open)) {
             flow->turn.was_passed_over = true;
             continue;
         }
         if (flow->turn.was_passed_over)
-            catch_up(&flow->turn, flows->classes[flow->class].now);
-        if (*best == TE_SCHEDULE_NONE || is_before(flow->turn.start, *start)) {
-            *best = flows->active[i];
-            *start = flow->turn.start;
+            catch_up(&flow->turn, class->now);
+        if (best == TE_SCHEDULE_NONE || is_before(flow->turn.start, start)) {
+            best = class->active[i];
+            start = flow->turn.start;
         }
     }
-    uint32_t chosen = TE_SCHEDULE_NONE;
-    for (uint32_t i = 0; i < TE_CLASS_COUNT; i++) {
-        te_fair_turn *turn = &flows->classes[i].turn;
-        if (best_of[i] == TE_SCHEDULE_NONE) {
-            turn->was_passed_over = is_backlogged[i];
+    return best;
+}
+
+/* Where a turn is in the order, if it can be served. */
+static uint64_t place_of(const te_fair_turn *turn, uint64_t now) {
+    return turn->was_passed_over && is_before(turn->start, now) ? now : turn->start;
+}
+
+uint32_t te_slice_flow_choose(te_slice_flows *flows, const te_group_set *open, uint32_t *group) {
+    bool was_tried[TE_CLASS_COUNT] = {false};
+    for (;;) {
+        /* In their order, so that the flows of the first are all that is looked at, mostly: a class behind it is not
+         * passed over by that. */
+        te_slice_class *first = NULL;
+        for (uint32_t i = 0; i < TE_CLASS_COUNT; i++) {
+            te_slice_class *class = &flows->classes[i];
+            if (class->active_count > 0 && !was_tried[i] &&
+                (first == NULL ||
+                 is_before(place_of(&class->turn, flows->now), place_of(&first->turn, flows->now))))
+                first = class;
+        }
+        if (first == NULL)
+            return TE_SCHEDULE_NONE;
+        was_tried[first - flows->classes] = true;
+        uint32_t chosen = choose_of(flows, first, open);
+        if (chosen == TE_SCHEDULE_NONE) {
+            first->turn.was_passed_over = true;
             continue;
         }
-        if (turn->was_passed_over)
-            catch_up(turn, flows->now);
-        if (chosen == TE_SCHEDULE_NONE ||
-            is_before(turn->start, flows->classes[flows->flows[chosen].class].turn.start))
-            chosen = best_of[i];
+        if (first->turn.was_passed_over)
+            catch_up(&first->turn, flows->now);
+        const te_slice_flow *flow = &flows->flows[chosen];
+        *group = te_group_set_next(&flow->waiting, open, flow->last_group);
+        return chosen;
     }
-    if (chosen != TE_SCHEDULE_NONE)
-        *group =
-            te_group_set_next(&flows->flows[chosen].waiting, open, flows->flows[chosen].last_group);
-    return chosen;
 }
 
 void te_slice_flow_charge(te_slice_flows *flows, uint32_t index, uint32_t group, uint64_t cost) {

@@ -34,6 +34,7 @@ typedef struct unit {
     uint64_t bytes;
     int64_t deadline_ns;
     te_transfer_options options;
+    struct carried_unit *carried; /* prepared for rails, not begun; its own */
 } unit;
 
 /* A unit on its way over rails; kept until the batch is freed, for whoever asks how it went. */
@@ -58,7 +59,8 @@ struct te_batch {
     uint32_t running;   /* units */
     size_t size, submitted, ended;
     bool is_cancelled;
-    int event; /* -1: nobody asked for it */
+    _Atomic int
+        event; /* -1: nobody asked for it; closed with the batch, so that whoever holds it may write to it */
     carried_unit *carried, *carrying;
     entry entries[];
 };
@@ -82,6 +84,7 @@ ms_status te_batch_add(te_batches *batches, te_batch *batch);
 
 /* ---- batch_unit.c ---- */
 void te_batch_end_entry(te_batch *batch, entry *ended, ms_status status, int64_t now_ns);
+/* Some have ended.  Whoever calls it holds the batch, but not its lock. */
 void te_batch_tell(te_batch *batch);
 void te_batch_end_unit(te_batch *batch, unit *work, ms_status status);
 void te_unit_free(te_batch *batch, unit *work);
@@ -90,7 +93,11 @@ void te_batch_carry_here(te_batch *batch, int64_t deadline_ns);
 void te_batch_carry_all(void *argument);
 
 /* ---- batch_rails.c ---- */
-uint32_t te_batch_begin_over_rails(te_batch *batch, uint32_t unit_count);
+/* What it takes to carry a unit over rails; NULL: a thread must carry it.  Under no lock. */
+carried_unit *te_batch_prepare_rails(te_batch *batch, unit *work);
+/* Under the batch's lock, so that whoever cancels finds it among those that are carried, and begun; a reference to the
+ * batch goes with it.  False: a thread must carry it.  *is_asleep: the carrier is to be roused, without the lock. */
+bool te_batch_begin_over_rails(te_batch *batch, unit *work, bool *is_asleep);
 
 /* ---- batch_submit.c ---- */
 void te_batch_wait_for_end(te_batch *batch, int64_t deadline_ns);

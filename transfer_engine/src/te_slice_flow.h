@@ -34,21 +34,22 @@ typedef struct te_slice_flow {
     uint64_t tenant;
     te_class class;
     bool is_used;
-    uint32_t active_index; /* in flows.active; NONE: nothing waits */
+    uint32_t active_index; /* in its class's active; NONE: nothing waits */
     uint32_t last_group;
     te_group_set waiting; /* groups for which a job waits */
 } te_slice_flow;
 
 typedef struct te_slice_class {
     te_fair_turn turn;
-    uint64_t now; /* start tag of its flow that was served last */
-    bool is_backlogged;
+    uint64_t now;     /* start tag of its flow that was served last */
+    uint32_t *active; /* its flows with waiting jobs, in no order: flows_max of them at most */
+    uint32_t active_count;
 } te_slice_class;
 
 typedef struct te_slice_flows {
-    te_slice_flow *flows;
-    uint32_t *active; /* flows with waiting jobs, in no order */
-    uint32_t flows_max, active_count;
+    te_slice_flow *flows; /* flows_max of them */
+    uint32_t *active;     /* room for flows_max of each class */
+    uint32_t flows_max;
     te_slice_class classes[TE_CLASS_COUNT];
     uint64_t now; /* start tag of the class that was served last */
 } te_slice_flows;

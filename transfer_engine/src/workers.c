@@ -120,8 +120,9 @@ ms_status te_spawn(te_engine *engine, void (*run)(void *argument), void *argumen
     if (status == MS_OK) {
         workers->queue[(workers->first + workers->count) % QUEUE_JOBS] = (job){run, argument};
         workers->count++;
-        pthread_cond_signal(&workers->filled);
     }
     pthread_mutex_unlock(&workers->lock);
+    if (status == MS_OK)
+        pthread_cond_signal(&workers->filled);
     return status;
 }
