@@ -18,6 +18,7 @@
 #define UNIT ST_LOG_UNIT
 #define LOG_HEAD_BYTES ST_LOG_HEAD_BYTES
 #define RESERVE_BYTES_PER_PAGE 16u /* of a log, whatever its extents' keys: 256 KiB for 64 MiB */
+#define SPARE_FACTOR 4u            /* a log takes a spare file of so many times what it needs */
 
 enum record_kind { RECORD_COMMIT = 1, RECORD_NOTE = 2, RECORD_FREE = 3 };
 
@@ -58,7 +59,9 @@ struct st_inventory {
      * Untouched parts of it take no memory. */
     uint32_t *index;
     uint64_t count, live_pages, compactions;
-    size_t spare_bytes; /* of the file that a compaction falls back on; 0 = there is none */
+    /* Of the file that is ready for the next compaction: at least a log's reserve, and as large as the largest log
+     * that was compacted, until blocks run short; 0 = there is none. */
+    size_t spare_bytes;
 };
 
 static const record_head *head_at(const st_log *log, uint32_t units) {
@@ -224,26 +227,33 @@ static size_t reserve_of(const st_inventory *inventory, size_t log_index) {
     return (size + ST_LOG_BYTES_MIN - 1) / ST_LOG_BYTES_MIN * ST_LOG_BYTES_MIN;
 }
 
-/* A second file for `size` bytes, which may be the spare one where the file system has no blocks. */
+/* A second file for `size` bytes: the spare one if that has about this size, because blocks that are there cost a
+ * tenth of new ones, and puts wait; or where the file system has no blocks. */
 static ms_status open_fresh(st_inventory *inventory, size_t log_index, size_t least, size_t size,
                             char path[ST_PATH_BYTES], st_log *fresh, bool *is_spare) {
-    *is_spare = false;
-    if (!log_path(inventory, log_index, ".new", path))
-        return MS_BAD_REQUEST;
-    ms_status status = st_log_create(path, size, fresh);
-    if (status != MS_NO_SPACE || inventory->spare_bytes < least)
-        return status;
-    if (!spare_path(inventory, path))
-        return MS_BAD_REQUEST;
-    *is_spare = true;
-    return st_log_reuse(path, inventory->spare_bytes, fresh);
+    *is_spare = inventory->spare_bytes >= size && inventory->spare_bytes / SPARE_FACTOR <= size;
+    if (!*is_spare) {
+        if (!log_path(inventory, log_index, ".new", path))
+            return MS_BAD_REQUEST;
+        ms_status status = st_log_create(path, size, fresh);
+        if (status != MS_NO_SPACE || inventory->spare_bytes < least)
+            return status;
+        *is_spare = true;
+    }
+    return spare_path(inventory, path) ? st_log_reuse(path, inventory->spare_bytes, fresh)
+                                       : MS_BAD_REQUEST;
 }
 
-/* The new file takes the log's name; the old one becomes the spare file if that was used. */
+/* The new file takes the log's name; the old one becomes the spare file, if that was used or is smaller. */
 static bool rename_fresh(st_inventory *inventory, const char *fresh_path, const char *path,
                          size_t old_bytes, bool is_spare) {
-    if (is_spare && renameat2(AT_FDCWD, fresh_path, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
-        inventory->spare_bytes = old_bytes;
+    bool is_kept = is_spare || old_bytes > inventory->spare_bytes;
+    if (is_kept && renameat2(AT_FDCWD, fresh_path, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        char spare[ST_PATH_BYTES];
+        if (is_spare || (spare_path(inventory, spare) && rename(fresh_path, spare) == 0))
+            inventory->spare_bytes = old_bytes;
+        else
+            unlink(fresh_path);
         return true;
     }
     if (rename(fresh_path, path) != 0)
@@ -251,6 +261,30 @@ static bool rename_fresh(st_inventory *inventory, const char *fresh_path, const 
     if (is_spare)
         inventory->spare_bytes = 0; /* a file system that cannot exchange names */
     return true;
+}
+
+/* What the spare file has beyond the reserve goes to who needs blocks; false: it has no more than that. */
+static bool spare_give(st_inventory *inventory) {
+    char path[ST_PATH_BYTES];
+    size_t reserve = reserve_of(inventory, 0);
+    if (inventory->spare_bytes <= reserve || !spare_path(inventory, path) ||
+        truncate(path, (off_t)reserve) != 0)
+        return false;
+    inventory->spare_bytes = reserve;
+    return true;
+}
+
+/* A record as it is, or a commit with its newest note; returns its length. */
+static size_t copy_record(const st_log *log, uint32_t units, uint8_t *target) {
+    const record_head *head = head_at(log, units);
+    if (head->kind == RECORD_COMMIT) {
+        memcpy(target, head, head->length);
+        return head->length;
+    }
+    st_extent extent;
+    extent_from(log, units, &extent);
+    write_commit(target, &extent);
+    return commit_bytes(extent.tenant_length, extent.key_length);
 }
 
 /* Live records into a second file, each with its newest note *(note_compact)*, then rename. */
@@ -274,14 +308,9 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
     uint64_t end = first + ST_LOG_PAGES;
     if (end > inventory->page_count)
         end = inventory->page_count;
-    st_extent extent;
-    for (uint64_t page = first; page < end; page++) {
-        if (inventory->index[page] == 0)
-            continue;
-        extent_from(log, inventory->index[page], &extent);
-        write_commit(fresh.data + fresh.tail, &extent);
-        fresh.tail += commit_bytes(extent.tenant_length, extent.key_length);
-    }
+    for (uint64_t page = first; page < end; page++)
+        if (inventory->index[page] != 0)
+            fresh.tail += copy_record(log, inventory->index[page], fresh.data + fresh.tail);
     ST_STEP("compact: written");
     if (!rename_fresh(inventory, fresh_path, path, log->size, is_spare)) {
         st_log_unmap(&fresh);
@@ -313,13 +342,19 @@ static ms_status log_room(st_inventory *inventory, uint32_t page, size_t needed)
     char path[ST_PATH_BYTES];
     if (!log_path(inventory, log_index, "", path))
         return MS_BAD_REQUEST;
-    if (log->data == NULL)
-        return st_log_create(path, ST_LOG_BYTES_MIN, log);
+    if (log->data == NULL) {
+        ms_status status = st_log_create(path, ST_LOG_BYTES_MIN, log);
+        return status == MS_NO_SPACE && spare_give(inventory)
+                   ? st_log_create(path, ST_LOG_BYTES_MIN, log)
+                   : status;
+    }
     if (log->live_bytes < (log->tail - LOG_HEAD_BYTES) / 2)
         return log_compact(inventory, log_index, needed);
     ms_status status = st_log_grow(log, path, needed);
     if (status == MS_NO_SPACE && log->live_bytes + needed <= log->tail - LOG_HEAD_BYTES)
         status = log_compact(inventory, log_index, needed);
+    if (status == MS_NO_SPACE && spare_give(inventory))
+        status = st_log_grow(log, path, needed);
     return status;
 }
 

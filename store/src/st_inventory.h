@@ -63,7 +63,7 @@ void st_inventory_close(st_inventory *inventory);
 void st_inventory_erase(const char *folder);
 
 /* File system that is set aside for a pool of so many pages: for each 64 MiB of it 256 KiB, which is enough where
- * objects have 44 KiB or more, and a spare file in which a log is compacted when no other can be made. */
+ * objects have 44 KiB or more, and a spare file in which a log can be compacted when no other can be made. */
 uint64_t st_inventory_reserve_bytes(uint64_t page_count);
 /* Sets it aside for the first `page_count` pages.  NO_SPACE: not for all. */
 ms_status st_inventory_extend(st_inventory *inventory, uint64_t page_count);

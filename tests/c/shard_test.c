@@ -190,6 +190,26 @@ static void few_objects_keep_to_a_page(void) {
     memset(is_there, 0, sizeof is_there);
 }
 
+/* As many objects leave as come: the arrays stay where they are, and no page is asked for again. */
+static void objects_that_come_and_go_keep_their_pages(void) {
+    const uint32_t kept = 100;
+    for (uint32_t i = 0; i < kept; i++)
+        EXPECT(add(i));
+    const uint8_t *arena = shard.arena;
+    const md_record *records = shard.records;
+    const uint32_t generation = shard.generation;
+    for (uint32_t i = kept; i < OBJECTS; i++) {
+        drop(i - kept);
+        EXPECT(add(i));
+        if (i % 500 == 0)
+            check_all(1);
+    }
+    EXPECT(shard.arena == arena && shard.records == records && shard.generation == generation);
+    EXPECT(resident_pages(shard.arena, shard.arena_capacity) <= 17);
+    md_shard_close(&shard);
+    memset(is_there, 0, sizeof is_there);
+}
+
 /* Whichever call for memory fails, no record is lost. */
 static void without_memory_nothing_is_lost(void) {
     for (uint64_t after = 1; after < 60; after++) {
@@ -213,6 +233,7 @@ static void without_memory_nothing_is_lost(void) {
 
 int main(void) {
     few_objects_keep_to_a_page();
+    objects_that_come_and_go_keep_their_pages();
     keeps_what_is_put_in();
     replaced_replicas_are_taken_back();
     without_memory_nothing_is_lost();

@@ -559,6 +559,69 @@ static void test_the_reserve_is_there_when_the_file_system_is_full(void) {
     st_inventory_close(inventory);
 }
 
+static struct stat file_named(const char *name) {
+    char path[300];
+    struct stat found = {0};
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    CHECK(stat(path, &found) == 0);
+    return found;
+}
+
+/* A log with `count` extents of which the oldest leave, until it has been compacted `times` times. */
+static void compact_large(st_inventory *inventory, uint64_t *version, uint32_t count, int times) {
+    const uint64_t before = st_inventory_compactions(inventory);
+    while (st_inventory_compactions(inventory) < before + (uint64_t)times) {
+        uint32_t page = (uint32_t)(*version % count);
+        if (words[page] & 1)
+            free_extent(inventory, page, words[page] >> 1);
+        seal(inventory, page, ++*version, "one of the many that come and go, with a longer key");
+    }
+}
+
+static void test_compaction_takes_blocks_that_are_there(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    uint64_t version = 1000;
+    compact_large(inventory, &version, 6000, 3);
+    struct stat log = file_named("inventory-0-000000"), spare = file_named("inventory-0-spare");
+    CHECK(spare.st_size > 256 * 1024);
+    compact_large(inventory, &version, 6000, 1); /* the two exchange their names and places */
+    CHECK(file_named("inventory-0-000000").st_ino == spare.st_ino);
+    CHECK(file_named("inventory-0-spare").st_ino == log.st_ino);
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    for (int again = 0; again < 2; again++) {
+        for (uint32_t page = 0; page < 6000; page++)
+            check_extent(inventory, page, words[page] >> 1,
+                         "one of the many that come and go, with a longer key");
+        st_inventory_close(inventory);
+        inventory = reopen();
+        CHECK(repair.logs_cut == 0 && repair.dropped == 0);
+    }
+    /* A log that needs a tenth of that has a file of its own size. */
+    for (uint32_t page = 0; page < 6000; page++)
+        free_extent(inventory, page, words[page] >> 1);
+    churn(inventory, &version);
+    CHECK(file_named("inventory-0-000000").st_size == 256 * 1024);
+
+    /* Where blocks run short, the spare file gives back what it has beyond the reserve. */
+    CHECK(file_named("inventory-0-spare").st_size > 256 * 1024);
+    set_full(true);
+    ms_status status = MS_OK;
+    for (uint32_t page = 6000; status == MS_OK; page++) {
+        st_extent extent = extent_of(page, ++version, "as many as there is room for");
+        status = st_inventory_reserve(inventory, &extent);
+        if (status != MS_OK)
+            break;
+        words[page] = ms_word(version, 1);
+        st_inventory_commit(inventory, &extent);
+    }
+    CHECK(status == MS_NO_SPACE && file_named("inventory-0-spare").st_size == 256 * 1024);
+    set_full(false);
+    compact_large(inventory, &version, 3000, 1);
+    st_inventory_close(inventory);
+}
+
 int main(void) {
     snprintf(folder, sizeof folder, "/tmp/st-inventory-test-XXXXXX");
     CHECK(mkdtemp(folder) != NULL);
@@ -574,6 +637,7 @@ int main(void) {
     test_a_log_of_hostile_bytes_ends_well();
     test_long_keys_and_growth();
     test_the_reserve_is_there_when_the_file_system_is_full();
+    test_compaction_takes_blocks_that_are_there();
     st_inventory_erase(folder);
     CHECK(rmdir(folder) == 0);
     return 0;

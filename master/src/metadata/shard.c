@@ -11,9 +11,10 @@
 #include <string.h>
 
 #define REBUILD_RECORDS_MIN 64u
-#define REBUILD_ARENA_MIN 16384u
-/* Below REBUILD_ARENA_MIN only the arena is put in order, in place.  Left alone until it reaches that, the arenas of
- * 256 shards with a few objects each would become resident page by page, for hours. */
+#define REBUILD_ARENA_MIN 65536u
+/* Below REBUILD_ARENA_MIN only the arena is put in order, in place: a rebuild gives pages back, and where objects come
+ * and go the next puts ask for them again, a fault for each.  Left alone until it reaches that, the arenas of 256
+ * shards with a few objects each would become resident page by page, for hours. */
 #define COMPACT_ARENA_MIN 2048u
 
 /* What a shard keeps when it is empty: a store of a few hundred objects has none or one in most of its shards,
@@ -291,18 +292,21 @@ static bool should_compact(const md_shard *shard) {
            shard->arena_waste > shard->arena_used / 2;
 }
 
-/* Keys and blocks side by side again; the records keep their numbers. */
+/* Keys and blocks side by side again; the records keep their numbers.  Without memory all stays as it is. */
 static void compact(md_shard *shard) {
-    uint8_t live[REBUILD_ARENA_MIN];
-    uint32_t used = 0, waste = 0;
-    /* Less than half of an arena of that size is alive, and a block moves by 7 bytes at most. */
+    /* Less than half of the arena is alive, and a block moves by 7 bytes at most. */
+    uint32_t used = 0, waste = 0, room = shard->arena_used;
+    uint8_t *live = md_memory_map(room);
+    if (live == NULL)
+        return;
     for (uint32_t i = 0; i < shard->record_fresh; i++)
         if (shard->records[i].state != MD_RECORD_NONE)
             move_bytes(&shard->records[i], shard->arena, live, &used, &waste);
-    assert(used <= sizeof live);
+    assert(used <= room);
     memcpy(shard->arena, live, used);
     shard->arena_used = used;
     shard->arena_waste = waste;
+    md_memory_unmap(live, room);
 }
 
 void md_shard_remove(md_shard *shard, uint32_t record) {
