@@ -581,6 +581,8 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
     ) -> Any:  # fmt: skip
         """Keep an object (or several) from being evicted until unpin, the deadline or close.
 
+        One that raises is not pinned: if the master hears of it later it is undone.
+
         Example:
             >>> _ = store.put("kept", b"value")
             >>> store.pin("kept"), store.unpin("kept")
@@ -593,7 +595,11 @@ class Client(TaskCalls, MemoryCalls, AddressCalls):
         return per_key(key, results)
 
     def unpin(self, key: str | Sequence[str], *, timeout_s: float | None = None) -> Any:
-        """End this client's pin of an object (or several); False: there was none."""
+        """End this client's pin of an object (or several); False: there was none.
+
+        What this client has pinned is unpinned whether the master answers or not: if it does
+        not, it is told later, and this waits for `timeout_s` at most.
+        """
         results = _c.client_unpin(
             self._handle, keys_of(key), self._timeout_s if timeout_s is None else timeout_s
         )

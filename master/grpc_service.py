@@ -427,7 +427,7 @@ class MasterGrpcService(master_pb2_grpc.MasterServicer):
                 context,
                 request.session,
                 Method.UNPIN,
-                lambda session: _hashes(session, request.keys),
+                lambda session: frames.Match(_hashes(session, request.keys).hashes),
             )
             return master_pb2.UnpinResponse(statuses=_statuses(answer.statuses))
 

@@ -198,16 +198,28 @@ typedef struct cl_pins cl_pins;
 
 bool cl_pins_open(cl_client *client);
 void cl_pins_close(cl_client *client);
-/* Around a call that pins or unpins and what it says here about it.  False: pins are being taken again, and that is
- * not over at the deadline. */
-bool cl_pins_call_begin(cl_client *client, int64_t deadline_ns);
-void cl_pins_call_end(cl_client *client);
-void cl_pins_add(cl_client *client, ms_hash hash, uint32_t deadline_ms);
-/* An unpin was answered; was_there: the master had the pin.  True: it had not, but a lost session did. */
-bool cl_pins_drop(cl_client *client, ms_hash hash, bool was_there);
+/* A call that pins or unpins. */
+typedef struct cl_pins_call {
+    uint64_t number; /* goes into the frame */
+    uint64_t session;
+    size_t promised;
+    bool is_begun;
+} cl_pins_call;
+
+/* Around a call with so many keys and what it says here about it; fails when there is no master, or pins are being
+ * stated until the deadline.  To be ended in any case. */
+ms_status cl_pins_call_begin(cl_client *client, cl_pins_call *call, size_t count, const char *stage,
+                             int64_t deadline_ns, cl_failure *failure);
+void cl_pins_call_end(cl_client *client, cl_pins_call *call);
+void cl_pins_add(cl_client *client, const cl_pins_call *call, ms_hash hash, uint32_t deadline_ms);
+/* An unpin was answered; was_there: the master had the pin.  True: it had not, but the client did. */
+bool cl_pins_drop(cl_client *client, const cl_pins_call *call, ms_hash hash, bool was_there);
+/* The call was not answered, or could not be made: a pin is not held, an unpin is owed.  True: an unpin of what this
+ * client holds, which is certain thereby. */
+bool cl_pins_unheard(cl_client *client, const cl_pins_call *call, ms_hash hash, bool is_unpin);
 bool cl_pins_any(cl_client *client);
-/* Pins again what was pinned in sessions that are lost; the keeper's. */
-void cl_pins_again(cl_client *client);
+/* States what is not certain, or was pinned in sessions that are lost; the keeper's. */
+void cl_pins_settle(cl_client *client);
 
 /* ---- reads that wait for nobody who waits for the master ------------------------------------------------ */
 #define CL_LANE_JOBS 4096u
@@ -294,6 +306,7 @@ struct cl_client {
     pthread_rwlock_t pins_calls;
     pthread_mutex_t pins_lock;
     cl_pins *pins;
+    atomic_ullong pins_number; /* of calls that pin, unpin or state pins */
 
     pthread_mutex_t owed_lock;
     cl_owed_view *owed;

@@ -206,11 +206,6 @@ ms_status cl_locate(cl_client *client, cl_item *items, size_t count, int64_t dea
     return cl_lookup(client, items, count, NULL, deadline_ns, failure);
 }
 
-static ms_status pins_are_taken_again(const char *stage, cl_failure *failure) {
-    return cl_fail(failure, MS_TIMEOUT, stage, "master",
-                   "the pins of a lost session are being taken again");
-}
-
 ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool pin,
                           uint32_t pin_deadline_ms, size_t *matched, int64_t deadline_ns,
                           cl_failure *failure) {
@@ -229,16 +224,20 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
     ms_status status = list_make(&list, items, count, count);
     if (status != MS_OK)
         return cl_fail(failure, status, "match_prefix", "", "out of memory");
-    ms_match match = {.pin = pin, .pin_deadline_ms = pin_deadline_ms, .count = (uint32_t)count};
+    cl_pins_call call = {0};
+    if (pin)
+        status = cl_pins_call_begin(client, &call, count, "match_prefix", deadline_ns, failure);
+    ms_match match = {.number = call.number,
+                      .pin = pin ? MS_PIN_HOLD : MS_PIN_NONE,
+                      .pin_deadline_ms = pin_deadline_ms,
+                      .count = (uint32_t)count};
     struct iovec body[2] = {{.iov_base = &match, .iov_len = sizeof match},
                             {.iov_base = list.hashes, .iov_len = count * sizeof *list.hashes}};
     te_reply reply = {.grow = true};
     int64_t sent_ns = te_now_ns();
-    bool is_begun = pin && cl_pins_call_begin(client, deadline_ns);
-    status = !pin || is_begun ? cl_master_call(client, pin ? CL_REPEAT_IN_NEXT : CL_REPEAT_ALWAYS,
-                                               MS_MATCH_PREFIX, 0, body, 2, &reply, "match_prefix",
-                                               deadline_ns, failure)
-                              : pins_are_taken_again("match_prefix", failure);
+    if (status == MS_OK)
+        status = cl_master_call(client, pin ? CL_REPEAT_IN_NEXT : CL_REPEAT_ALWAYS, MS_MATCH_PREFIX,
+                                0, body, 2, &reply, "match_prefix", deadline_ns, failure);
     if (status == MS_OK) {
         ms_reader reader = ms_reader_of(reply.body, reply.header.body_length);
         uint32_t answered = ms_reader_list(&reader, sizeof(ms_location));
@@ -247,7 +246,7 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
                                       reply.header.epoch, sent_ns)
                      : MS_BAD_FRAME;
         for (uint32_t i = 0; pin && status == MS_OK && i < answered; i++)
-            cl_pins_add(client, items[i].hash, pin_deadline_ms);
+            cl_pins_add(client, &call, items[i].hash, pin_deadline_ms);
         if (status == MS_OK)
             *matched = answered;
         else
@@ -255,8 +254,10 @@ ms_status cl_match_prefix(cl_client *client, cl_item *items, size_t count, bool 
     } else {
         cl_fail_all(items, count, status);
     }
-    if (is_begun)
-        cl_pins_call_end(client);
+    for (size_t i = 0; call.is_begun && status != MS_OK && i < count; i++)
+        (void)cl_pins_unheard(client, &call, items[i].hash, false);
+    if (pin)
+        cl_pins_call_end(client, &call);
     cl_fail_all(items, count, MS_NOT_FOUND);
     free(reply.body);
     list_free(&list);
@@ -277,32 +278,21 @@ static bool take_statuses(cl_item *items, size_t count, size_t pending, const te
     return true;
 }
 
-/* Pins are taken again in a new session, so the client has to know them. */
-static void remember_pin(cl_client *client, uint16_t method, cl_item *item, uint32_t deadline_ms) {
-    if (method == MS_PIN && item->status == MS_OK)
-        cl_pins_add(client, item->hash, deadline_ms);
-    else if (method == MS_UNPIN && (item->status == MS_OK || item->status == MS_NOT_FOUND) &&
-             cl_pins_drop(client, item->hash, item->status == MS_OK))
-        item->status = MS_OK;
-}
-
-/* PIN with this deadline, or UNPIN, of the pending items; their statuses are taken. */
-static ms_status mark(cl_client *client, cl_repeat repeat, uint16_t method, cl_item *items,
-                      size_t count, size_t pending, uint32_t pin_deadline_ms, const char *stage,
-                      int64_t deadline_ns, cl_failure *failure) {
+/* PIN or UNPIN of the pending items as `match` says; their statuses are taken. */
+static ms_status mark(cl_client *client, cl_repeat repeat, uint16_t method, const ms_match *match,
+                      cl_item *items, size_t count, const char *stage, int64_t deadline_ns,
+                      cl_failure *failure) {
     hash_list list;
-    ms_status status = list_make(&list, items, count, pending);
+    ms_status status = list_make(&list, items, count, match->count);
     if (status != MS_OK)
         return cl_fail(failure, status, stage, "", "out of memory");
-    ms_match match = {.pin = 1, .pin_deadline_ms = pin_deadline_ms, .count = (uint32_t)pending};
     struct iovec body[2] = {
-        method == MS_PIN ? (struct iovec){.iov_base = &match, .iov_len = sizeof match}
-                         : (struct iovec){.iov_base = list.head, .iov_len = sizeof list.head},
-        {.iov_base = list.hashes, .iov_len = pending * sizeof *list.hashes}};
+        {.iov_base = (void *)(uintptr_t)match, .iov_len = sizeof *match},
+        {.iov_base = list.hashes, .iov_len = match->count * sizeof *list.hashes}};
     te_reply reply = {.grow = true};
     status =
         cl_master_call(client, repeat, method, 0, body, 2, &reply, stage, deadline_ns, failure);
-    if (status == MS_OK && !take_statuses(items, count, pending, &reply))
+    if (status == MS_OK && !take_statuses(items, count, match->count, &reply))
         status = bad_answer(items, count, stage, failure);
     free(reply.body);
     list_free(&list);
@@ -316,11 +306,35 @@ ms_status cl_lease(cl_client *client, cl_item *items, size_t count, uint32_t lea
         return MS_OK;
     if (pending > MS_BATCH_ITEMS_MAX)
         return too_many(items, count, "lease", failure);
-    /* Twice is as good as once: nobody takes a lease back, and of two the later deadline counts. */
-    ms_status status = mark(client, CL_REPEAT_ALWAYS, MS_PIN, items, count, pending, lease_ms,
-                            "lease", deadline_ns, failure);
+    ms_match match = {.pin = MS_PIN_LEASE, .pin_deadline_ms = lease_ms, .count = (uint32_t)pending};
+    ms_status status =
+        mark(client, CL_REPEAT_ALWAYS, MS_PIN, &match, items, count, "lease", deadline_ns, failure);
     cl_fail_all(items, count, status);
     return status;
+}
+
+static void heard_of(cl_client *client, const cl_pins_call *call, bool is_pin, cl_item *item,
+                     uint32_t deadline_ms) {
+    if (is_pin && item->status == MS_OK)
+        cl_pins_add(client, call, item->hash, deadline_ms);
+    else if (!is_pin && (item->status == MS_OK || item->status == MS_NOT_FOUND) &&
+             cl_pins_drop(client, call, item->hash, item->status == MS_OK))
+        item->status = MS_OK;
+}
+
+/* OK: all that was asked for is unpinned nevertheless, as far as the caller is concerned. */
+static ms_status unheard_of(cl_client *client, const cl_pins_call *call, bool is_pin,
+                            cl_item *items, size_t count, ms_status status) {
+    bool is_certain = true;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].status == MS_BAD_KEY)
+            continue;
+        if (cl_pins_unheard(client, call, items[i].hash, !is_pin))
+            items[i].status = MS_OK;
+        else
+            is_certain = false;
+    }
+    return is_certain ? MS_OK : status;
 }
 
 ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t count,
@@ -339,14 +353,22 @@ ms_status cl_mark(cl_client *client, uint16_t method, cl_item *items, size_t cou
             }
         return MS_OK;
     }
-    bool is_begun = cl_pins_call_begin(client, deadline_ns);
-    ms_status status = is_begun ? mark(client, CL_REPEAT_IN_NEXT, method, items, count, pending,
-                                       pin_deadline_ms, stage, deadline_ns, failure)
-                                : pins_are_taken_again(stage, failure);
-    for (size_t i = 0; status == MS_OK && i < count; i++)
-        remember_pin(client, method, &items[i], pin_deadline_ms);
-    if (is_begun)
-        cl_pins_call_end(client);
+    bool is_pin = method == MS_PIN;
+    cl_pins_call call;
+    ms_status status = cl_pins_call_begin(client, &call, pending, stage, deadline_ns, failure);
+    ms_match match = {.number = call.number,
+                      .pin = is_pin ? MS_PIN_HOLD : MS_PIN_NONE,
+                      .pin_deadline_ms = pin_deadline_ms,
+                      .count = (uint32_t)pending};
+    if (status == MS_OK)
+        status = mark(client, CL_REPEAT_IN_NEXT, method, &match, items, count, stage, deadline_ns,
+                      failure);
+    if (status == MS_OK)
+        for (size_t i = 0; i < count; i++)
+            heard_of(client, &call, is_pin, &items[i], pin_deadline_ms);
+    else
+        status = unheard_of(client, &call, is_pin, items, count, status);
+    cl_pins_call_end(client, &call);
     cl_fail_all(items, count, status);
     return status;
 }

@@ -1,31 +1,33 @@
-/* Pins that this client holds, so that they can be taken again when the master that knew them is gone.
+/* Pins that this client holds: what it and the master count of them is the same, or will be.
  *
- * Pins end with their session (docs/protocol.md, taking over).  Who pinned does not see that: the client counts its
- * pins by key hash and session, and the keeper, which opens a new session when one is lost, pins again what was
- * pinned in former ones.  Calls that pin or unpin share pins_calls; taking them again has it alone, so that no
- * pin is counted in two sessions.
+ * Pins end with their session (docs/protocol.md, pins and leases).  Who pinned does not see that: the client counts
+ * its pins by key hash and session.  What is not certain, because a call was not answered or its session is lost, the
+ * keeper states anew with PINS.  Calls that pin or unpin share pins_calls; the keeper has it alone meanwhile, so that
+ * all that is numbered below its PINS is over (*pins_alone*).
  */
 #include <stdlib.h>
 #include <time.h>
 
 #include "cl_internal.h"
 
-#define AGAIN_TIMEOUT_NS INT64_C(8000000000) /* a new master may wait 5 s for its store servers */
+#define STATE_TIMEOUT_NS INT64_C(8000000000) /* a new master may wait 5 s for its store servers */
 #define FRAME_PINS 4096u
 
 typedef struct cl_pin {
     ms_hash hash;
     int64_t deadline_ns; /* INT64_MAX: none; the latest counts for all */
     uint64_t session;    /* in which `held` were taken */
-    uint32_t held, owed; /* owed: of sessions that are lost; both 0 = an empty slot */
+    uint32_t held, owed; /* owed: of sessions that are lost */
+    bool is_unsure;      /* the master may count others */
 } cl_pin;
 
 struct cl_pins {
     cl_pin *slots; /* open addressing, linear probing; at most 2/3 used */
     size_t capacity, count;
+    size_t promised; /* slots that calls under way may need */
 };
 
-static bool is_empty(const cl_pin *pin) { return pin->held + pin->owed == 0; }
+static bool is_empty(const cl_pin *pin) { return pin->held + pin->owed == 0 && !pin->is_unsure; }
 
 static size_t home_of(const cl_pins *pins, ms_hash hash) {
     return (size_t)(hash.low ^ hash.high >> 7) & (pins->capacity - 1);
@@ -51,10 +53,29 @@ static cl_pin *insert(cl_pins *pins, cl_pin pin) {
     return &pins->slots[at];
 }
 
-static bool grow(cl_pins *pins) {
-    if ((pins->count + 1) * 3 <= pins->capacity * 2)
+static void take_out(cl_pins *pins, cl_pin *pin);
+
+/* The master has ended them, too. */
+static void forget_expired(cl_pins *pins, int64_t now_ns) {
+    for (size_t at = 0; at < pins->capacity;) {
+        cl_pin *pin = &pins->slots[at];
+        if (!is_empty(pin) && !pin->is_unsure && pin->deadline_ns <= now_ns)
+            take_out(pins, pin); /* another one may lie here now, or nothing at all */
+        else
+            at++;
+    }
+}
+
+/* Room for so many more than there are and were promised. */
+static bool reserve(cl_pins *pins, size_t count) {
+    if ((pins->count + pins->promised + count) * 3 > pins->capacity * 2)
+        forget_expired(pins, te_now_ns());
+    size_t capacity = pins->capacity == 0 ? 64 : pins->capacity;
+    while ((pins->count + pins->promised + count) * 3 > capacity * 2)
+        capacity *= 2;
+    if (capacity == pins->capacity)
         return true;
-    cl_pins larger = {.capacity = pins->capacity == 0 ? 64 : pins->capacity * 2};
+    cl_pins larger = {.capacity = capacity, .promised = pins->promised};
     larger.slots = calloc(larger.capacity, sizeof *larger.slots);
     if (larger.slots == NULL)
         return false;
@@ -66,7 +87,13 @@ static bool grow(cl_pins *pins) {
     return true;
 }
 
-/* Followers move back into the hole unless their home lies behind it. */
+static void free_when_unused(cl_pins *pins) {
+    if (pins->count + pins->promised == 0) {
+        free(pins->slots);
+        *pins = (cl_pins){0};
+    }
+}
+
 static void take_out(cl_pins *pins, cl_pin *pin) {
     size_t mask = pins->capacity - 1, hole = (size_t)(pin - pins->slots);
     for (size_t at = (hole + 1) & mask; !is_empty(&pins->slots[at]); at = (at + 1) & mask) {
@@ -77,9 +104,14 @@ static void take_out(cl_pins *pins, cl_pin *pin) {
         hole = at;
     }
     pins->slots[hole] = (cl_pin){0};
-    if (--pins->count == 0) {
-        free(pins->slots);
-        *pins = (cl_pins){0};
+    pins->count--;
+}
+
+/* After a change that may have left nothing of it. */
+static void take_out_empty(cl_pins *pins, cl_pin *pin) {
+    if (is_empty(pin)) {
+        pin->held = 1; /* take_out wants a full slot */
+        take_out(pins, pin);
     }
 }
 
@@ -115,7 +147,7 @@ void cl_pins_close(cl_client *client) {
     pthread_rwlock_destroy(&client->pins_calls);
 }
 
-bool cl_pins_call_begin(cl_client *client, int64_t deadline_ns) {
+static bool share_until(cl_client *client, int64_t deadline_ns) {
     if (pthread_rwlock_tryrdlock(&client->pins_calls) == 0)
         return true;
     struct timespec until; /* this lock knows no other clock where glibc is old */
@@ -128,42 +160,100 @@ bool cl_pins_call_begin(cl_client *client, int64_t deadline_ns) {
     return pthread_rwlock_timedrdlock(&client->pins_calls, &until) == 0;
 }
 
-void cl_pins_call_end(cl_client *client) { pthread_rwlock_unlock(&client->pins_calls); }
+ms_status cl_pins_call_begin(cl_client *client, cl_pins_call *call, size_t count, const char *stage,
+                             int64_t deadline_ns, cl_failure *failure) {
+    *call = (cl_pins_call){0};
+    ms_status status = cl_master_check(client, stage, deadline_ns, failure);
+    if (status != MS_OK)
+        return status;
+    pthread_mutex_lock(&client->pins_lock);
+    bool is_reserved = reserve(client->pins, count);
+    client->pins->promised += is_reserved ? count : 0;
+    pthread_mutex_unlock(&client->pins_lock);
+    if (!is_reserved)
+        return cl_fail(failure, MS_NO_MEMORY, stage, "", "out of memory");
+    call->promised = count;
+    if (!share_until(client, deadline_ns))
+        return cl_fail(failure, MS_TIMEOUT, stage, "master",
+                       "what this client has pinned is being stated anew");
+    call->is_begun = true;
+    call->session = atomic_load(&client->session);
+    call->number = atomic_fetch_add(&client->pins_number, 1) + 1;
+    return MS_OK;
+}
 
-void cl_pins_add(cl_client *client, ms_hash hash, uint32_t deadline_ms) {
+void cl_pins_call_end(cl_client *client, cl_pins_call *call) {
+    pthread_mutex_lock(&client->pins_lock);
+    client->pins->promised -= call->promised;
+    free_when_unused(client->pins);
+    pthread_mutex_unlock(&client->pins_lock);
+    if (call->is_begun)
+        pthread_rwlock_unlock(&client->pins_calls);
+}
+
+/* What is known of a key, as it is in this session; NULL: nothing. */
+static cl_pin *known(cl_client *client, ms_hash hash) {
+    cl_pin *pin = find(client->pins, hash);
+    if (pin != NULL)
+        move_on(pin, atomic_load(&client->session));
+    return pin;
+}
+
+/* A call during which the session was replaced counts as not answered (*pins_session*). */
+static bool is_same_session(cl_client *client, const cl_pins_call *call) {
+    return call->session == atomic_load(&client->session);
+}
+
+void cl_pins_add(cl_client *client, const cl_pins_call *call, ms_hash hash, uint32_t deadline_ms) {
     int64_t deadline_ns =
         deadline_ms == 0 ? INT64_MAX : te_now_ns() + (int64_t)deadline_ms * 1000000;
-    uint64_t session = atomic_load(&client->session);
     pthread_mutex_lock(&client->pins_lock);
-    cl_pin *pin = find(client->pins, hash);
-    if (pin == NULL && grow(client->pins)) {
-        insert(client->pins,
-               (cl_pin){.hash = hash, .deadline_ns = deadline_ns, .session = session, .held = 1});
-    } else if (pin != NULL) { /* without memory it is a pin that ends with its session */
-        move_on(pin, session);
-        pin->held++;
-        if (deadline_ns > pin->deadline_ns)
-            pin->deadline_ns = deadline_ns;
-    }
+    cl_pin *pin = known(client, hash);
+    if (pin == NULL)
+        pin =
+            insert(client->pins, (cl_pin){.hash = hash, .session = atomic_load(&client->session)});
+    if (pin->held + pin->owed == 0 || deadline_ns > pin->deadline_ns)
+        pin->deadline_ns = deadline_ns;
+    pin->held++;
+    pin->is_unsure |= !is_same_session(client, call);
     pthread_mutex_unlock(&client->pins_lock);
 }
 
-bool cl_pins_drop(cl_client *client, ms_hash hash, bool was_there) {
+bool cl_pins_drop(cl_client *client, const cl_pins_call *call, ms_hash hash, bool was_there) {
     bool is_known = false;
-    uint64_t session = atomic_load(&client->session);
     pthread_mutex_lock(&client->pins_lock);
-    cl_pin *pin = find(client->pins, hash);
+    cl_pin *pin = known(client, hash);
     if (pin != NULL) {
-        move_on(pin, session);
-        if (was_there && pin->held != 0) {
-            pin->held--;
-        } else if (!was_there && pin->owed != 0) {
+        pin->is_unsure |= !is_same_session(client, call);
+        if (was_there) {
+            pin->held -= pin->held != 0;
+        } else if (pin->owed != 0) {
             pin->owed--;
             is_known = true;
+        } else if (pin->is_unsure && pin->held != 0) {
+            pin->held--; /* the master may have heard of another one twice */
+            is_known = true;
+        } else {
+            pin->held = 0; /* they have ended, at their deadline */
         }
-        if (is_empty(pin)) {
-            pin->held = 1; /* take_out wants a full slot */
-            take_out(client->pins, pin);
+        take_out_empty(client->pins, pin);
+    }
+    pthread_mutex_unlock(&client->pins_lock);
+    return is_known;
+}
+
+bool cl_pins_unheard(cl_client *client, const cl_pins_call *call, ms_hash hash, bool is_unpin) {
+    bool is_known = false;
+    pthread_mutex_lock(&client->pins_lock);
+    cl_pin *pin = known(client, hash);
+    if (pin == NULL && call->is_begun)
+        pin =
+            insert(client->pins, (cl_pin){.hash = hash, .session = atomic_load(&client->session)});
+    if (pin != NULL) {
+        pin->is_unsure = true;
+        if (is_unpin && pin->held + pin->owed != 0) {
+            (*(pin->held != 0 ? &pin->held : &pin->owed))--;
+            is_known = true;
         }
     }
     pthread_mutex_unlock(&client->pins_lock);
@@ -177,74 +267,69 @@ bool cl_pins_any(cl_client *client) {
     return any;
 }
 
-/* ---- taking them again --------------------------------------------------------------------------------------- */
+/* ---- stating them anew --------------------------------------------------------------------------------------- */
 
-typedef struct owed_pin {
-    ms_hash hash;
-    int64_t deadline_ns;
-} owed_pin;
-
-static int by_deadline(const void *a, const void *b) {
-    int64_t left = ((const owed_pin *)a)->deadline_ns, right = ((const owed_pin *)b)->deadline_ns;
-    return (left > right) - (left < right);
+/* Something is to be stated of it. */
+static bool is_open(const cl_pin *pin, uint64_t session) {
+    return !is_empty(pin) && (pin->is_unsure || pin->owed != 0 || pin->session != session);
 }
 
-/* All that is owed, once for each time that it was pinned; those whose deadline has passed are forgotten.
- * NULL: nothing, or no memory now. */
-static owed_pin *collect(cl_client *client, size_t *count) {
-    cl_pins *pins = client->pins;
+static bool is_any_open(cl_client *client) {
+    uint64_t session = atomic_load(&client->session);
+    bool is_any = false;
+    pthread_mutex_lock(&client->pins_lock);
+    const cl_pins *pins = client->pins;
+    for (size_t at = 0; !is_any && at < pins->capacity; at++)
+        is_any = is_open(&pins->slots[at], session);
+    pthread_mutex_unlock(&client->pins_lock);
+    return is_any;
+}
+
+/* The next of what is to be stated, from the slot `at` on. */
+static uint32_t collect(cl_client *client, size_t *at, ms_pins_item *items) {
     uint64_t session = atomic_load(&client->session);
     int64_t now_ns = te_now_ns();
-    *count = 0;
-    size_t total = 0;
-    for (size_t at = 0; at < pins->capacity;) {
-        cl_pin *pin = &pins->slots[at];
-        if (!is_empty(pin) && pin->deadline_ns <= now_ns) { /* the master has ended it too */
-            take_out(pins, pin); /* another one may lie here now, or nothing at all */
+    uint32_t count = 0;
+    pthread_mutex_lock(&client->pins_lock);
+    cl_pins *pins = client->pins;
+    for (; *at < pins->capacity && count < FRAME_PINS; (*at)++) {
+        cl_pin *pin = &pins->slots[*at];
+        if (!is_open(pin, session))
             continue;
-        }
-        if (!is_empty(pin))
-            move_on(pin, session);
-        total += pin->owed;
-        at++;
+        move_on(pin, session);
+        if (pin->deadline_ns <= now_ns) /* the master has ended them, too */
+            pin->held = pin->owed = 0;
+        int64_t left_ms = (pin->deadline_ns - now_ns) / 1000000 + 1;
+        left_ms = left_ms < 1 ? 1 : left_ms > UINT32_MAX ? UINT32_MAX : left_ms;
+        items[count++] =
+            (ms_pins_item){.hash = pin->hash,
+                           .count = pin->held + pin->owed,
+                           .deadline_ms = pin->deadline_ns == INT64_MAX ? 0 : (uint32_t)left_ms};
     }
-    owed_pin *owed = total != 0 ? malloc(total * sizeof *owed) : NULL;
-    for (size_t at = 0; owed != NULL && at < pins->capacity; at++)
-        for (uint32_t times = 0; times < pins->slots[at].owed; times++)
-            owed[(*count)++] = (owed_pin){pins->slots[at].hash, pins->slots[at].deadline_ns};
-    if (owed != NULL)
-        qsort(owed, *count, sizeof *owed, by_deadline);
-    return owed;
+    pthread_mutex_unlock(&client->pins_lock);
+    return count;
 }
 
-/* One frame has one deadline: the latest of its pins, which differ by little. */
-static size_t frame_length(const owed_pin *owed, size_t count, int64_t now_ns) {
-    int64_t left_ns = owed[0].deadline_ns - now_ns;
-    size_t length = 1;
-    while (length < count && length < FRAME_PINS &&
-           (owed[0].deadline_ns == INT64_MAX ||
-            owed[length].deadline_ns - now_ns <= left_ns + left_ns / 16 + 100000000))
-        length++;
-    return length;
+static void take_answer(cl_client *client, const ms_pins_item *item, ms_status status) {
+    cl_pin *pin = find(client->pins, item->hash);
+    if (pin == NULL || (status != MS_OK && status != MS_NOT_FOUND))
+        return;                                          /* it is stated again */
+    bool is_same = pin->held + pin->owed == item->count; /* else somebody has unpinned meanwhile */
+    pin->held = status == MS_OK ? pin->held + pin->owed : 0; /* the object is gone, and its pins */
+    pin->owed = 0;
+    pin->is_unsure = status == MS_OK && !is_same;
+    take_out_empty(client->pins, pin);
 }
 
-static ms_status pin_frame(cl_client *client, const owed_pin *owed, size_t count) {
-    ms_hash *hashes = malloc(count * sizeof *hashes);
-    if (hashes == NULL)
-        return MS_NO_MEMORY;
-    for (size_t at = 0; at < count; at++)
-        hashes[at] = owed[at].hash;
-    int64_t latest_ns = owed[count - 1].deadline_ns;
-    int64_t left_ms = (latest_ns - te_now_ns()) / 1000000 + 1;
-    left_ms = left_ms < 1 ? 1 : left_ms > UINT32_MAX ? UINT32_MAX : left_ms;
-    ms_match match = {.pin = 1,
-                      .pin_deadline_ms = latest_ns == INT64_MAX ? 0 : (uint32_t)left_ms,
-                      .count = (uint32_t)count};
-    struct iovec body[2] = {{.iov_base = &match, .iov_len = sizeof match},
-                            {.iov_base = hashes, .iov_len = count * sizeof *hashes}};
+static ms_status state_pins(cl_client *client, const ms_pins_item *items, uint32_t count) {
+    uint64_t session = atomic_load(&client->session);
+    ms_match head = {.number = atomic_fetch_add(&client->pins_number, 1) + 1, .count = count};
+    struct iovec body[2] = {
+        {.iov_base = &head, .iov_len = sizeof head},
+        {.iov_base = (void *)(uintptr_t)items, .iov_len = count * sizeof *items}};
     te_reply reply = {.grow = true};
     ms_status status =
-        te_call(client->master, MS_PIN, 0, body, 2, &reply, te_now_ns() + AGAIN_TIMEOUT_NS);
+        te_call(client->master, MS_PINS, 0, body, 2, &reply, te_now_ns() + STATE_TIMEOUT_NS);
     if (status == MS_OK)
         status = (ms_status)reply.header.status;
     ms_array statuses;
@@ -253,50 +338,28 @@ static ms_status pin_frame(cl_client *client, const owed_pin *owed, size_t count
          statuses.count != count))
         status = MS_BAD_FRAME;
     pthread_mutex_lock(&client->pins_lock);
-    for (uint32_t at = 0; status == MS_OK && at < count; at++) {
-        cl_pin *pin = find(client->pins, hashes[at]);
-        if (pin == NULL || pin->owed == 0)
-            continue;
-        pin->owed--;
-        if (ms_array_u32(statuses, at) == MS_OK) {
-            pin->held++;
-        } else if (is_empty(pin)) { /* the object is gone, and with it the pin */
-            pin->held = 1;
-            take_out(client->pins, pin);
-        }
-    }
+    /* Another thread may have replaced the session: then it is stated in that one. */
+    for (uint32_t at = 0; status == MS_OK && session == atomic_load(&client->session) && at < count;
+         at++)
+        take_answer(client, &items[at], (ms_status)ms_array_u32(statuses, at));
     pthread_mutex_unlock(&client->pins_lock);
     free(reply.body);
-    free(hashes);
     return status;
 }
 
-static bool is_any_owed(cl_client *client) {
-    uint64_t session = atomic_load(&client->session);
-    bool is_owed = false;
-    pthread_mutex_lock(&client->pins_lock);
-    const cl_pins *pins = client->pins;
-    for (size_t at = 0; !is_owed && at < pins->capacity; at++)
-        is_owed = !is_empty(&pins->slots[at]) &&
-                  (pins->slots[at].owed != 0 || pins->slots[at].session != session);
-    pthread_mutex_unlock(&client->pins_lock);
-    return is_owed;
-}
-
-void cl_pins_again(cl_client *client) {
-    if (!is_any_owed(client))
+void cl_pins_settle(cl_client *client) {
+    if (!is_any_open(client))
+        return;
+    ms_pins_item *items = malloc(FRAME_PINS * sizeof *items);
+    if (items == NULL)
         return;
     pthread_rwlock_wrlock(&client->pins_calls);
-    size_t count, at = 0;
-    pthread_mutex_lock(&client->pins_lock);
-    owed_pin *owed = collect(client, &count);
-    pthread_mutex_unlock(&client->pins_lock);
+    /* What a frame's answer takes out moves slots that follow: what is skipped by that is stated the next time. */
+    size_t at = 0;
+    uint32_t count;
     ms_status status = MS_OK;
-    while (status == MS_OK && at < count) {
-        size_t length = frame_length(owed + at, count - at, te_now_ns());
-        status = pin_frame(client, owed + at, length);
-        at += length;
-    }
-    free(owed);
+    while (status == MS_OK && (count = collect(client, &at, items)) != 0)
+        status = state_pins(client, items, count);
+    free(items);
     pthread_rwlock_unlock(&client->pins_calls);
 }

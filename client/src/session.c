@@ -316,14 +316,15 @@ static void send_touches(cl_client *client) {
     }
 }
 
-static void keep_session(cl_client *client) {
+/* Whether the master has answered. */
+static bool keep_session(cl_client *client) {
     uint8_t body[64];
     te_reply reply = {.body = body, .body_size = sizeof body};
     cl_failure failure;
     int64_t deadline_ns = te_now_ns() + KEEP_TIMEOUT_NS;
     if (cl_master_call(client, CL_REPEAT_NEVER, MS_KEEPALIVE, 0, NULL, 0, &reply, "keepalive",
                        deadline_ns, &failure) != MS_OK)
-        return;
+        return false;
     if (reply.header.body_length >= 4) {
         uint32_t serial;
         memcpy(&serial, body, sizeof serial);
@@ -331,6 +332,7 @@ static void keep_session(cl_client *client) {
     }
     if (atomic_load(&client->members_serial) != atomic_load(&client->members_known))
         cl_members_fetch(client, deadline_ns);
+    return true;
 }
 
 /* Calls that wait for a frozen master tell nothing until their deadlines. */
@@ -362,10 +364,11 @@ static void *keeper(void *argument) {
         int64_t period_ns = cl_pins_any(client) ? TOUCH_PERIOD_NS
                                                 : (int64_t)client->session_timeout_ms * 1000000 / 3;
         if (te_now_ns() - kept_ns + TOUCH_PERIOD_NS >= period_ns) {
-            keep_session(client);
+            /* A master that does not answer would keep all waiting who pin. */
+            if (keep_session(client))
+                cl_pins_settle(client);
             kept_ns = te_now_ns();
         }
-        cl_pins_again(client);
         pthread_mutex_lock(&client->keeper_lock);
     }
     pthread_mutex_unlock(&client->keeper_lock);

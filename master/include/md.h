@@ -182,6 +182,12 @@ ms_status md_match_prefix(md_core *core, md_now now, uint64_t session, const ms_
                           const ms_hash *hashes, ms_writer *out);
 ms_status md_pin(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t deadline_ms);
 ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash);
+/* A session's pins of a key are exactly so many, with this deadline; twice is as good as once.  NOT_FOUND: it has none,
+ * and there is no such object. */
+ms_status md_pins(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t count,
+                  uint32_t deadline_ms);
+/* Protects as a pin does, beside those of the session, until the latest of its leases ends; nobody takes it back. */
+ms_status md_lease(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t lease_ms);
 void md_touch(md_core *core, md_now now, const ms_hash *hashes, size_t count);
 /* Asks the memory for where a key is found: before a loop of puts or ends, so that their misses overlap. */
 void md_prefetch(const md_core *core, ms_hash hash);

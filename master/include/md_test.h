@@ -47,6 +47,10 @@ int md_test_match_prefix(md_test *test, uint64_t session, const uint8_t *keys, s
                          uint32_t count, int pin, uint32_t pin_deadline_ms);
 int md_test_pin(md_test *test, uint64_t session, const uint8_t *key, size_t key_length,
                 uint32_t deadline_ms);
+int md_test_lease(md_test *test, uint64_t session, const uint8_t *key, size_t key_length,
+                  uint32_t lease_ms);
+int md_test_pins(md_test *test, uint64_t session, const uint8_t *key, size_t key_length,
+                 uint32_t count, uint32_t deadline_ms);
 int md_test_unpin(md_test *test, uint64_t session, const uint8_t *key, size_t key_length);
 /* fields: ms_annotate_field; flags: ms_object_flag. */
 int md_test_annotate(md_test *test, const uint8_t *key, size_t key_length, uint32_t fields,

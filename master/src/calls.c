@@ -60,10 +60,23 @@ static bool read_match(ma_call *call, ms_match_view *match) {
     return false;
 }
 
+/* What pins and unpins is counted by the client; it may have given up on this, and said meanwhile what it holds. */
+static bool is_too_late(ma_call *call, const ms_match *head) {
+    if (head->number == 0 || head->number > call->session->pins_number)
+        return false;
+    ma_fail(call, MS_BAD_REQUEST, "request %llu comes after PINS %llu, which says what is pinned",
+            (unsigned long long)head->number, (unsigned long long)call->session->pins_number);
+    return true;
+}
+
 void ma_call_match_prefix(ma_call *call) {
     ms_match_view match;
-    if (!read_match(call, &match))
+    if (!read_match(call, &match) || is_too_late(call, &match.head))
         return;
+    if (match.head.pin > MS_PIN_HOLD) {
+        ma_fail(call, MS_BAD_REQUEST, "MATCH_PREFIX says pin = 0 or 1");
+        return;
+    }
     ms_status status =
         md_match_prefix(call->master->core, call->master->now, call->session->id, &match.head,
                         hashes_of(&match.hashes), &call->master->answer);
@@ -85,31 +98,52 @@ void ma_call_touch(ma_call *call) {
 
 void ma_call_pin(ma_call *call) {
     ms_match_view match;
-    if (!read_match(call, &match))
+    if (!read_match(call, &match) || is_too_late(call, &match.head))
         return;
-    if (match.head.pin != 1) {
-        ma_fail(call, MS_BAD_REQUEST, "PIN says pin = 1");
+    bool is_lease = match.head.pin == MS_PIN_LEASE;
+    if (match.head.pin != MS_PIN_HOLD && (!is_lease || match.head.pin_deadline_ms == 0)) {
+        ma_fail(call, MS_BAD_REQUEST, "PIN says pin = 1, or 2 and until when");
         return;
     }
     ma_master *master = call->master;
     ms_writer_list(&master->answer, match.hashes.count);
     for (uint32_t i = 0; i < match.hashes.count; i++)
         ms_writer_u32(&master->answer,
-                      md_pin(master->core, master->now, call->session->id,
-                             ms_array_hash(match.hashes, i), match.head.pin_deadline_ms));
+                      (is_lease ? md_lease : md_pin)(master->core, master->now, call->session->id,
+                                                     ms_array_hash(match.hashes, i),
+                                                     match.head.pin_deadline_ms));
     ma_done(call);
 }
 
 void ma_call_unpin(ma_call *call) {
-    uint32_t count;
-    const ms_hash *hashes = read_hashes(call, &count);
-    if (hashes == NULL)
+    ms_match_view match;
+    if (!read_match(call, &match) || is_too_late(call, &match.head))
         return;
     ma_master *master = call->master;
-    ms_writer_list(&master->answer, count);
-    for (uint32_t i = 0; i < count; i++)
+    ms_writer_list(&master->answer, match.hashes.count);
+    for (uint32_t i = 0; i < match.hashes.count; i++)
+        ms_writer_u32(&master->answer, md_unpin(master->core, master->now, call->session->id,
+                                                ms_array_hash(match.hashes, i)));
+    ma_done(call);
+}
+
+void ma_call_pins(ma_call *call) {
+    ms_pins_view pins;
+    if (!ms_read_pins(call->request->body, call->request->header->body_length, &pins)) {
+        ma_fail_bad_frame(call);
+        return;
+    }
+    if (is_too_late(call, &pins.head))
+        return;
+    ma_master *master = call->master;
+    if (pins.head.number != 0)
+        call->session->pins_number = pins.head.number;
+    const ms_pins_item *items = (const ms_pins_item *)(const void *)pins.items.items;
+    ms_writer_list(&master->answer, pins.items.count);
+    for (uint32_t i = 0; i < pins.items.count; i++)
         ms_writer_u32(&master->answer,
-                      md_unpin(master->core, master->now, call->session->id, hashes[i]));
+                      md_pins(master->core, master->now, call->session->id, items[i].hash,
+                              items[i].count, items[i].deadline_ms));
     ma_done(call);
 }
 

@@ -69,6 +69,7 @@ static const method methods[] = {
     [MS_TOUCH] = {ma_call_touch, ONE_WAY},
     [MS_PIN] = {ma_call_pin, NEEDS_INDEX},
     [MS_UNPIN] = {ma_call_unpin, ANY_RIGHT},
+    [MS_PINS] = {ma_call_pins, NEEDS_INDEX},
     [MS_LIST] = {ma_call_list, NEEDS_INDEX},
     [MS_STAT] = {ma_call_stat, NEEDS_INDEX},
     [MS_ANNOTATE] = {ma_call_annotate, NEEDS_WRITE | NEEDS_INDEX},

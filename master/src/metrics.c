@@ -351,6 +351,7 @@ static const struct {
     {MS_KEEPALIVE, "keepalive"},
     {MS_CLOSE_SESSION, "close_session"},
     {MS_EXPLAIN, "explain"},
+    {MS_PINS, "pins"},
     {MS_FORGET, "forget"},
     {MS_START_TASK, "start_task"},
     {MS_TASKS, "tasks"},

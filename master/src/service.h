@@ -35,7 +35,7 @@
 #include "te.h"
 
 #define MA_SENTENCE_BYTES 512
-#define MA_OPS 25
+#define MA_OPS 26
 #define MA_OP_BUCKETS 20
 #define MA_ASKERS_MAX 4u          /* of one parked batch: the first and its repeats */
 #define MA_BATCHES_MAX (1u << 18) /* parked at a time */
@@ -92,7 +92,8 @@ struct ma_session {
     int64_t kept_ms; /* when the core was last told that it is alive */
     ma_connection *connections;
     ma_dedupe dedupe;
-    ma_session *next; /* in its bucket */
+    uint64_t pins_number; /* of its last PINS: what is numbered up to this comes too late */
+    ma_session *next;     /* in its bucket */
 };
 
 /* Names of the last sessions, for those who ask what one has done when it has ended. */
@@ -341,6 +342,7 @@ void ma_call_match_prefix(ma_call *call);
 void ma_call_touch(ma_call *call);
 void ma_call_pin(ma_call *call);
 void ma_call_unpin(ma_call *call);
+void ma_call_pins(ma_call *call);
 void ma_call_list(ma_call *call);
 void ma_call_stat(ma_call *call);
 void ma_call_explain(ma_call *call);

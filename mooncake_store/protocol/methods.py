@@ -77,6 +77,7 @@ class Method(IntEnum):
     KEEPALIVE = 0x32
     CLOSE_SESSION = 0x33
     EXPLAIN = 0x34
+    PINS = 0x35
     FORGET = 0x37
     START_TASK = 0x38
     TASKS = 0x39

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol_model.details import inventory_file, note, number, transfer, view_end
+from protocol_model.details import inventory_file, note, number, pin, transfer, view_end
 from protocol_model.extent import healing as extent_healing
 from protocol_model.extent import rules as extent_rules
 from protocol_model.extent import scenarios as extent_scenarios
@@ -29,6 +29,7 @@ DETAILS = {
     "notes": note,
     "numbers": number,
     "ends of views": view_end,
+    "pins": pin,
 }
 
 

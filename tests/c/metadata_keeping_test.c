@@ -258,6 +258,71 @@ static void a_pin_stays_on_its_key(void) {
     harness_close(h);
 }
 
+static uint32_t pins(void) { return (uint32_t)harness_counter(h, "pins"); }
+
+/* What nobody takes back is apart from what somebody does, whichever ends first. */
+static void a_lease_lies_beside_pins(void) {
+    harness_open_default(h);
+    harness_add_server(h, 0, 4);
+    EXPECT(harness_put(h, "a", 4096) == MS_OK);
+    ms_hash a = harness_hash(h, "a"), none = harness_hash(h, "none");
+    EXPECT(md_lease(h->core, h->now, h->session, none, 1000) == MS_NOT_FOUND);
+    EXPECT(md_lease(h->core, h->now, h->session + 1, a, 1000) == MS_SESSION_LOST);
+    EXPECT(md_lease(h->core, h->now, h->session, a, 2000) == MS_OK);
+    EXPECT(md_lease(h->core, h->now, h->session, a, 1000) == MS_OK); /* the later one counts */
+    EXPECT(md_unpin(h->core, h->now, h->session, a) == MS_NOT_FOUND);
+    EXPECT(md_pin(h->core, h->now, h->session, a, 0) == MS_OK);
+    EXPECT(md_unpin(h->core, h->now, h->session, a) == MS_OK);
+    EXPECT(pins() == 1);
+    harness_advance(h, 1500);
+    EXPECT(pins() == 1);
+    harness_advance(h, 1000);
+    EXPECT(pins() == 0);
+    EXPECT(md_pin(h->core, h->now, h->session, a, 0) == MS_OK);
+    EXPECT(md_lease(h->core, h->now, h->session, a, 1000) == MS_OK);
+    harness_advance(h, 2000);
+    EXPECT(pins() == 1); /* the lease is over, the pin is not */
+    EXPECT(md_unpin(h->core, h->now, h->session, a) == MS_OK && pins() == 0);
+    EXPECT(md_pin(h->core, h->now, h->session, a, 1000) == MS_OK);
+    EXPECT(md_lease(h->core, h->now, h->session, a, 3000) == MS_OK);
+    harness_advance(h, 2000);
+    EXPECT(md_unpin(h->core, h->now, h->session, a) == MS_NOT_FOUND); /* ended at its deadline */
+    EXPECT(pins() == 1);
+    harness_advance(h, 2000);
+    EXPECT(pins() == 0);
+    harness_check(h);
+    harness_close(h);
+}
+
+static void pins_are_what_is_stated(void) {
+    harness_open_default(h);
+    harness_add_server(h, 0, 4);
+    EXPECT(harness_put(h, "a", 4096) == MS_OK);
+    ms_hash a = harness_hash(h, "a"), none = harness_hash(h, "none");
+    EXPECT(md_pins(h->core, h->now, h->session + 1, a, 1, 0) == MS_SESSION_LOST);
+    EXPECT(md_pins(h->core, h->now, h->session, none, 1, 0) == MS_NOT_FOUND);
+    EXPECT(md_pins(h->core, h->now, h->session, none, 0, 0) == MS_OK && pins() == 0);
+    for (int turn = 0; turn < 2; turn++) /* twice is as good as once */
+        EXPECT(md_pins(h->core, h->now, h->session, a, 2, 0) == MS_OK);
+    EXPECT(md_unpin(h->core, h->now, h->session, a) == MS_OK && pins() == 1);
+    EXPECT(md_unpin(h->core, h->now, h->session, a) == MS_OK && pins() == 0);
+    EXPECT(md_pin(h->core, h->now, h->session, a, 0) == MS_OK);
+    EXPECT(md_pins(h->core, h->now, h->session, a, 1, 1000) == MS_OK); /* an earlier end, too */
+    harness_advance(h, 1500);
+    EXPECT(pins() == 0);
+    EXPECT(md_pin(h->core, h->now, h->session, a, 0) == MS_OK);
+    EXPECT(md_lease(h->core, h->now, h->session, a, 1000) == MS_OK);
+    EXPECT(md_pins(h->core, h->now, h->session, a, 0, 0) == MS_OK && pins() == 1);
+    harness_advance(h, 1500);
+    EXPECT(pins() == 0);
+    EXPECT(md_pins(h->core, h->now, h->session, a, 1, 0) == MS_OK);
+    md_session_close(h->core, h->now, h->session);
+    harness_drain(h);
+    EXPECT(pins() == 0);
+    harness_check(h);
+    harness_close(h);
+}
+
 static void mistakes_are_refused(void) {
     harness_open_default(h);
     ms_location_view grant;
@@ -326,6 +391,8 @@ int main(void) {
     events_are_kept_in_a_ring();
     a_prefix_is_matched_and_pinned_at_once();
     a_pin_stays_on_its_key();
+    a_lease_lies_beside_pins();
+    pins_are_what_is_stated();
     mistakes_are_refused();
     stat_tells_what_is_known();
     free(h);

@@ -420,6 +420,22 @@ static void what_is_put_after_a_trim_is_there(void) {
     harness_close(h);
 }
 
+/* Room is asked for last: what is there needs none. */
+static void a_drained_pool_still_says_what_is_there(void) {
+    harness_open_default(h);
+    harness_add_server(h, 0, 10);
+    ms_location_view grant;
+    uint64_t task;
+    EXPECT(harness_put(h, "there", 100) == MS_OK);
+    EXPECT(harness_start(h, "open", 100, &grant) == MS_OK);
+    EXPECT(md_server_drain(h->core, h->now, 0, &task) == MS_OK);
+    EXPECT(harness_start(h, "there", 100, &grant) == MS_EXISTS);
+    EXPECT(harness_start(h, "open", 100, &grant) == MS_BUSY);
+    EXPECT(harness_start(h, "new", 100, &grant) == MS_UNAVAILABLE);
+    EXPECT(harness_exists(h, "there"));
+    harness_close(h);
+}
+
 int main(void) {
     h = malloc(sizeof *h);
     EXPECT(h != NULL);
@@ -439,6 +455,7 @@ int main(void) {
     an_absent_member_needs_a_tombstone_first();
     a_free_is_repeated_until_it_is_answered();
     what_is_put_after_a_trim_is_there();
+    a_drained_pool_still_says_what_is_there();
     free(h);
     return 0;
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -104,6 +105,67 @@ def test_frozen_server_does_not_seal_what_the_source_holds_later() -> None:
         cluster.start_master()
         assert wait_until(lambda: store.get("warm") is not None)
         assert store.get("late") in (None, value)
+
+
+@contextlib.contextmanager
+def frozen_master(cluster: Cluster) -> Iterator[None]:
+    """A master that will handle what is sent to it meanwhile, in any order."""
+    cluster.master.signal(signal.SIGSTOP)
+    time.sleep(0.2)  # its threads stop one after the other
+    try:
+        yield
+    finally:
+        cluster.master.signal(signal.SIGCONT)
+
+
+def pins_of(cluster: Cluster) -> int:
+    with Client(cluster.address) as other:
+        return int(other.counters().totals["pins"])
+
+
+@pytest.mark.timeout(120)
+def test_a_pin_that_was_not_answered_does_not_stay() -> None:
+    with Cluster(pool_size_bytes=64 * MIB) as cluster, Client(cluster.address) as store:
+        keys = [f"late-{number}" for number in range(20)]
+        for key in keys:
+            store.put(key, b"x")
+        for _ in range(5):
+            with frozen_master(cluster):
+                for key in keys[:3]:
+                    with contextlib.suppress(StoreError):
+                        assert not store.pin(key, timeout_s=0.1)
+                    with contextlib.suppress(StoreError):
+                        assert not store.unpin(key, timeout_s=0.1)
+                with contextlib.suppress(StoreError):
+                    assert store.match_prefix(keys, pin=True, timeout_s=0.1).count == 0
+            assert wait_until(lambda: store.exists(keys[0]))
+        time.sleep(2.5)  # by then all is handled, and stated anew
+        assert pins_of(cluster) == 0
+        assert store.pin(keys[0]) and pins_of(cluster) == 1
+        assert store.unpin(keys[0]) and not store.unpin(keys[0])
+
+
+@pytest.mark.timeout(120)
+def test_an_unpin_is_certain() -> None:
+    """Whoever unpins cannot do more than that, and need not try again."""
+    with Cluster(pool_size_bytes=64 * MIB) as cluster, Client(cluster.address) as store:
+        for key in ("once", "twice", "prefix"):
+            store.put(key, b"x")
+        assert store.pin(["once", "twice", "twice"]) == [True, True, True]
+        found = store.match_prefix(["prefix"], pin=True)
+        assert pins_of(cluster) == 3
+        with frozen_master(cluster):
+            assert store.unpin(["once", "twice"], timeout_s=0.3) == [True, True]
+            began_s = time.monotonic()
+            found.unpin()
+            assert time.monotonic() - began_s < 7.0
+            with contextlib.suppress(StoreError):
+                assert not store.unpin("once", timeout_s=0.3)
+        assert wait_until(lambda: pins_of(cluster) == 1)
+        time.sleep(1.5)
+        assert pins_of(cluster) == 1  # one of the two is still held
+        assert store.unpin("twice") and not store.unpin("twice")
+        assert pins_of(cluster) == 0
 
 
 def test_pins_of_a_batch_with_a_bad_key_are_a_list(shared_cluster: Cluster) -> None:

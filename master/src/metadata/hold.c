@@ -91,39 +91,62 @@ static uint32_t pin_find(md_core *core, uint32_t hold, uint32_t session) {
     return pin;
 }
 
-/* Pins nest: each is taken back by an unpin.  The latest deadline counts for all of them. */
-ms_status md_pin_key(md_core *core, uint32_t session, ms_hash hash, uint32_t deadline_ms) {
+/* When something of it ends by itself. */
+static int64_t pin_next_ms(const md_pinning *at) {
+    int64_t next_ms = at->count != 0 ? at->deadline_ms : MD_NEVER;
+    return at->lease_ms != 0 && at->lease_ms < next_ms ? at->lease_ms : next_ms;
+}
+
+/* For a pin without a timer the caller has reserved one. */
+static void pin_time(md_core *core, uint32_t pin) {
+    md_pinning *at = pin_at(core, pin);
+    md_timer_stop(core, &at->timer);
+    int64_t next_ms = pin_next_ms(at);
+    if (next_ms != MD_NEVER)
+        at->timer = md_timer_start(core, next_ms, MD_TIMER_PIN, pin);
+}
+
+static bool pin_is_over(const md_pinning *at) { return at->count == 0 && at->lease_ms == 0; }
+
+/* What the session has of this key, which may be nothing yet; 0 without memory for it and its timer. */
+static uint32_t pin_need(md_core *core, uint32_t session, ms_hash hash) {
     if (!md_hold_reserve(core, 1) || !md_pool_reserve(&core->pins, 1) ||
         !md_pool_reserve(&core->wheel.timers, 1))
-        return MS_NO_MEMORY;
-    int64_t deadline = deadline_ms == 0 ? MD_NEVER : core->now.now_ms + deadline_ms;
+        return 0;
     uint32_t hold = hold_need(core, hash);
     uint32_t pin = pin_find(core, hold, session);
-    if (pin != 0) {
-        md_pinning *at = pin_at(core, pin);
-        at->count++;
-        if (deadline > at->deadline_ms)
-            at->deadline_ms = deadline; /* its timer looks again */
-        return MS_OK;
-    }
+    if (pin != 0)
+        return pin;
     pin = md_pool_take(&core->pins);
-    md_pinning *at = pin_at(core, pin);
     md_session *of = session_at(core, session);
-    *at = (md_pinning){.hold = hold,
-                       .session = session,
-                       .hold_next = hold_at(core, hold)->first_pin,
-                       .session_next = of->first_pin,
-                       .count = 1,
-                       .deadline_ms = deadline};
+    *pin_at(core, pin) = (md_pinning){.hold = hold,
+                                      .session = session,
+                                      .hold_next = hold_at(core, hold)->first_pin,
+                                      .session_next = of->first_pin};
     if (of->first_pin != 0)
         pin_at(core, of->first_pin)->session_previous = pin;
     of->first_pin = pin;
     hold_at(core, hold)->first_pin = pin;
-    if (deadline != MD_NEVER)
-        at->timer = md_timer_start(core, deadline, MD_TIMER_PIN, pin);
     MD_COUNT(core, pins)++;
     if (hold_at(core, hold)->pin_count++ == 0)
         hold_changed(core, hold);
+    return pin;
+}
+
+static int64_t pin_deadline(const md_core *core, uint32_t deadline_ms) {
+    return deadline_ms == 0 ? MD_NEVER : core->now.now_ms + deadline_ms;
+}
+
+/* Pins nest: each is taken back by an unpin.  The latest deadline counts for all of them. */
+ms_status md_pin_key(md_core *core, uint32_t session, ms_hash hash, uint32_t deadline_ms) {
+    uint32_t pin = pin_need(core, session, hash);
+    if (pin == 0)
+        return MS_NO_MEMORY;
+    md_pinning *at = pin_at(core, pin);
+    int64_t deadline = pin_deadline(core, deadline_ms);
+    if (at->count++ == 0 || deadline > at->deadline_ms)
+        at->deadline_ms = deadline;
+    pin_time(core, pin);
     return MS_OK;
 }
 
@@ -152,21 +175,58 @@ void md_pin_timer(md_core *core, uint32_t pin) {
     md_pinning *at = pin_at(core, pin);
     at->timer = 0;
     if (at->deadline_ms <= core->now.now_ms)
+        at->count = 0;
+    if (at->lease_ms <= core->now.now_ms)
+        at->lease_ms = 0;
+    /* Without memory for a timer it ends now: else it might never. */
+    if (pin_is_over(at) || !md_pool_reserve(&core->wheel.timers, 1))
         md_pin_end(core, pin);
-    else if (at->deadline_ms != MD_NEVER && md_pool_reserve(&core->wheel.timers, 1))
-        at->timer = md_timer_start(core, at->deadline_ms, MD_TIMER_PIN, pin);
+    else
+        pin_time(core, pin);
 }
 
-ms_status md_pin(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t deadline_ms) {
+/* The session's number, and whether there is such an object; it has been used now. */
+static ms_status pin_begin(md_core *core, md_now now, uint64_t session, ms_hash hash,
+                           uint32_t *number) {
     md_set_now(core, now);
-    uint32_t number;
-    if (md_session_find(core, session, &number) == NULL)
+    if (md_session_find(core, session, number) == NULL)
         return MS_SESSION_LOST;
     uint32_t record = md_object_find(core, hash);
     if (record == 0)
         return MS_NOT_FOUND;
     md_object_used(core, md_shard_of(hash), record);
-    return md_pin_key(core, number, hash, deadline_ms);
+    return MS_OK;
+}
+
+ms_status md_pin(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t deadline_ms) {
+    uint32_t number;
+    ms_status status = pin_begin(core, now, session, hash, &number);
+    return status == MS_OK ? md_pin_key(core, number, hash, deadline_ms) : status;
+}
+
+ms_status md_lease(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t lease_ms) {
+    uint32_t number;
+    ms_status status = pin_begin(core, now, session, hash, &number);
+    if (status != MS_OK)
+        return status;
+    uint32_t pin = pin_need(core, number, hash);
+    if (pin == 0)
+        return MS_NO_MEMORY;
+    md_pinning *at = pin_at(core, pin);
+    if (core->now.now_ms + lease_ms > at->lease_ms)
+        at->lease_ms = core->now.now_ms + lease_ms;
+    pin_time(core, pin);
+    return MS_OK;
+}
+
+/* The session has no pin of it any more; what it leased stays until then. */
+static void pins_end(md_core *core, uint32_t pin) {
+    md_pinning *at = pin_at(core, pin);
+    at->count = 0;
+    if (at->lease_ms <= core->now.now_ms)
+        md_pin_end(core, pin);
+    else
+        pin_time(core, pin); /* it has a timer: of the lease */
 }
 
 ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash) {
@@ -175,10 +235,33 @@ ms_status md_unpin(md_core *core, md_now now, uint64_t session, ms_hash hash) {
     if (md_session_find(core, session, &number) == NULL)
         return MS_SESSION_LOST;
     uint32_t pin = pin_find(core, hold_number(core, hash), number);
-    if (pin == 0)
+    if (pin == 0 || pin_at(core, pin)->count == 0)
         return MS_NOT_FOUND;
     if (--pin_at(core, pin)->count == 0 && !MS_IS_PLANTED("pin_ends"))
-        md_pin_end(core, pin);
+        pins_end(core, pin);
+    return MS_OK;
+}
+
+ms_status md_pins(md_core *core, md_now now, uint64_t session, ms_hash hash, uint32_t count,
+                  uint32_t deadline_ms) {
+    md_set_now(core, now);
+    uint32_t number;
+    if (md_session_find(core, session, &number) == NULL)
+        return MS_SESSION_LOST;
+    uint32_t pin = pin_find(core, hold_number(core, hash), number);
+    if (count == 0) {
+        if (pin != 0)
+            pins_end(core, pin);
+        return MS_OK;
+    }
+    if ((pin == 0 || pin_at(core, pin)->count == 0) && md_object_find(core, hash) == 0)
+        return MS_NOT_FOUND;
+    pin = pin_need(core, number, hash);
+    if (pin == 0)
+        return MS_NO_MEMORY;
+    pin_at(core, pin)->count = count;
+    pin_at(core, pin)->deadline_ms = pin_deadline(core, deadline_ms);
+    pin_time(core, pin);
     return MS_OK;
 }
 

@@ -293,14 +293,15 @@ typedef struct md_hold {
     uint32_t pin_count;
 } md_hold;
 
-/* A session's pins of one key. */
+/* A session's pins of one key, and its lease: what nobody takes back. */
 typedef struct md_pinning {
     uint32_t hold, session;
     uint32_t hold_next;
     uint32_t session_next, session_previous;
-    uint32_t count;
-    uint32_t timer;
+    uint32_t count; /* of pins, which end at deadline_ms */
+    uint32_t timer; /* when either ends by itself */
     int64_t deadline_ms;
+    int64_t lease_ms; /* until then, whatever becomes of the pins; 0: no lease */
 } md_pinning;
 
 typedef struct md_group {

@@ -242,10 +242,15 @@ static ms_status check_item(md_core *core, uint32_t tenant, const ms_put_item *i
         ms_hash_key(core->config.secret, name + 1, (size_t)name[0], key, item->key_length);
     if (!ms_hash_equal(hash, item->hash))
         return MS_BAD_REQUEST;
+    return item->size > MS_VALUE_BYTES_MAX ? MS_TOO_LARGE : MS_OK;
+}
+
+/* Asked last: what is there already needs no room. */
+static ms_status check_room(const md_core *core, const ms_put_item *item) {
     uint64_t pages_max = md_placeable_pages_max(core);
-    if (item->size > MS_VALUE_BYTES_MAX || (pages_max != 0 && ms_pages_of(item->size) > pages_max))
-        return MS_TOO_LARGE;
-    return pages_max == 0 ? MS_UNAVAILABLE : MS_OK;
+    if (pages_max == 0)
+        return MS_UNAVAILABLE;
+    return ms_pages_of(item->size) > pages_max ? MS_TOO_LARGE : MS_OK;
 }
 
 /* May a put of this key begin?  *old: the object that it would replace. */
@@ -309,6 +314,8 @@ ms_status md_put_start(md_core *core, md_now now, uint64_t session, const ms_put
     ms_status status = check_item(core, of->tenant, item, key);
     if (status == MS_OK)
         status = check_key(core, item, key, &old);
+    if (status == MS_OK)
+        status = check_room(core, item);
     if (status != MS_OK)
         return status;
     if (MD_COUNT(core, puts_open) >= core->config.puts_open_max)

@@ -57,7 +57,7 @@ void md_space_report(md_core *core, md_space *space) {
             bool has_deadline = false;
             for (uint32_t pin = hold->first_pin; pin != 0;) {
                 const md_pinning *at = md_pool_at(&core->pins, pin);
-                has_deadline |= at->deadline_ms != MD_NEVER;
+                has_deadline |= at->count == 0 || at->deadline_ms != MD_NEVER;
                 pin = at->hold_next;
             }
             if (md_record_at(shard, found)->flags & MS_OBJECT_HARD_PIN)

@@ -261,6 +261,22 @@ int md_test_pin(md_test *test, uint64_t session, const uint8_t *key, size_t key_
     return (int)status;
 }
 
+int md_test_lease(md_test *test, uint64_t session, const uint8_t *key, size_t key_length,
+                  uint32_t lease_ms) {
+    ms_status status =
+        md_lease(test->core, test->now, session, hash_of(test, key, key_length), lease_ms);
+    drain(test);
+    return (int)status;
+}
+
+int md_test_pins(md_test *test, uint64_t session, const uint8_t *key, size_t key_length,
+                 uint32_t count, uint32_t deadline_ms) {
+    ms_status status =
+        md_pins(test->core, test->now, session, hash_of(test, key, key_length), count, deadline_ms);
+    drain(test);
+    return (int)status;
+}
+
 int md_test_unpin(md_test *test, uint64_t session, const uint8_t *key, size_t key_length) {
     ms_status status = md_unpin(test->core, test->now, session, hash_of(test, key, key_length));
     drain(test);

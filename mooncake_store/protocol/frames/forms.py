@@ -22,7 +22,7 @@ class Empty(Body):
 
 @dataclass(frozen=True, slots=True)
 class Hashes(Body):
-    """EXISTS_KEYS, LOOKUP, TOUCH, UNPIN: hashes of keys, 16 bytes each."""
+    """EXISTS_KEYS, LOOKUP, TOUCH: hashes of keys, 16 bytes each."""
 
     hashes: tuple[bytes, ...] = ()
 

@@ -38,6 +38,8 @@ __all__ = [
     "Match",
     "Members",
     "NodeName",
+    "Pins",
+    "PinsItem",
     "PutEnd",
     "PutItem",
     "PutStart",
@@ -51,13 +53,16 @@ _BATCH = Layout("ms_batch", "number:Q number_done:Q count:I reserved:4x")
 
 @dataclass(frozen=True, slots=True)
 class Match(Body):
-    """MATCH_PREFIX: the longest prefix. PIN (pin = 1): every key on its own."""
+    """MATCH_PREFIX: the longest prefix. PIN, UNPIN: every key on its own."""
 
     hashes: tuple[bytes, ...] = ()
     pin: int = 0
     pin_deadline_ms: int = 0
+    number: int = 0
 
-    LAYOUT: ClassVar[Layout] = Layout("ms_match", "pin:I pin_deadline_ms:I count:I reserved:4x")
+    LAYOUT: ClassVar[Layout] = Layout(
+        "ms_match", "number:Q count:I pin:I pin_deadline_ms:I reserved:4x"
+    )
 
     def write(self, writer: Writer) -> None:
         writer.raw(self.LAYOUT.pack(self, count=len(self.hashes)))
@@ -68,6 +73,30 @@ class Match(Body):
         head = cls.LAYOUT.unpack(reader)
         count = head.pop("count")
         return cls(**head, hashes=reader.items(count, 16, lambda reader: reader.take(16)))
+
+
+@dataclass(frozen=True, slots=True)
+class PinsItem(Record):
+    """How often a session has pinned a key."""
+
+    hash: bytes
+    count: int
+    deadline_ms: int = 0
+
+    LAYOUT: ClassVar[Layout] = Layout("ms_pins_item", "hash:16s count:I deadline_ms:I")
+
+
+@dataclass(frozen=True, slots=True)
+class Pins(Counted):
+    """PINS: what a session has pinned of some keys, whatever was said before."""
+
+    number: int
+    items: tuple[PinsItem, ...]
+
+    ITEM: ClassVar[type[Record]] = PinsItem
+    LAYOUT: ClassVar[Layout] = Layout(
+        "ms_match", "number:Q count:I pin:4x pin_deadline_ms:4x reserved:4x"
+    )
 
 
 @dataclass(frozen=True, slots=True)

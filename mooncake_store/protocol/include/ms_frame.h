@@ -452,6 +452,12 @@ typedef struct ms_match_view {
 } ms_match_view;
 bool ms_read_match(const void *body, size_t length, ms_match_view *out);
 
+typedef struct ms_pins_view {
+    ms_match head;
+    ms_array items; /* ms_pins_item */
+} ms_pins_view;
+bool ms_read_pins(const void *body, size_t length, ms_pins_view *out);
+
 /* A body that is one list of items of a known size: EXISTS_KEYS, LOOKUP, TOUCH, UNPIN (ms_hash), lists of
  * u32 status, STATUS' answer (ms_counter), VIEW_OPEN and VIEW_CLOSE (ms_view_item). */
 bool ms_read_array(const void *body, size_t length, size_t item_bytes, ms_array *out);

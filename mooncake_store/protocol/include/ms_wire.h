@@ -112,6 +112,7 @@ enum ms_method {
     MS_KEEPALIVE = 0x32,
     MS_CLOSE_SESSION = 0x33,
     MS_EXPLAIN = 0x34, /* where an object is, or when and why it went */
+    MS_PINS = 0x35,    /* how often a session has pinned each of some keys */
     MS_FORGET = 0x37,  /* a store server that is gone for good is a member no more */
     MS_START_TASK = 0x38,
     MS_TASKS = 0x39,
@@ -344,18 +345,36 @@ static inline uint64_t ms_version(uint32_t epoch, uint64_t sequence) {
 /* EXISTS_KEYS: body = list of ms_hash.  Answer: payload of one byte a key (1 there, 0 not), no body.
  * LOOKUP:      body = list of ms_hash.  Answer: body = list of ms_location (with replicas).
  * REMOVE:      body = ms_batch, items ms_key_item.  Answer (when all holders have CLEARED): list of u32 status.
- * TOUCH, UNPIN: body = list of ms_hash.  TOUCH is one-way; UNPIN answers with a list of u32 status. */
+ * TOUCH:       body = list of ms_hash.  One-way. */
 
+enum ms_pin {
+    MS_PIN_NONE = 0,
+    MS_PIN_HOLD =
+        1, /* until the session takes it back with UNPIN, ends, or the deadline is there */
+    MS_PIN_LEASE = 2 /* PIN only: until the deadline, and nobody takes it back */
+};
+
+/* MATCH_PREFIX: answer: list of ms_location, as many as matched (all OK).  PIN (pin = HOLD or LEASE) and UNPIN (pin = NONE):
+ * every key on its own; answer: list of u32 status. */
 typedef struct ms_match {
-    uint32_t pin;             /* 1: pin what matched, for this session */
-    uint32_t pin_deadline_ms; /* pins end after this; 0 = with the session */
+    uint64_t number; /* of what pins or unpins, see ms_pins_item; 0: not numbered */
     uint32_t count;
+    uint32_t pin;             /* ms_pin, for this session */
+    uint32_t pin_deadline_ms; /* pins end after this; 0 = with the session */
     uint32_t reserved;
-    /* ms_hash[count]; answer: list of ms_location, as many as matched (all OK) */
+    /* ms_hash[count] */
 } ms_match;
-_Static_assert(sizeof(ms_match) == 16, "wire");
+_Static_assert(sizeof(ms_match) == 24, "wire");
 
-/* PIN: body = ms_match with pin = 1; every key on its own; answer: list of u32 status */
+/* PINS: body = ms_match (pin = NONE), ms_pins_item[count]; answer: list of u32 status.  The session's pins of each key are
+ * these from now on, whatever it has pinned and unpinned before.  What comes later with a number that is not above
+ * this one's is refused: nobody waits for it any more. */
+typedef struct ms_pins_item {
+    ms_hash hash;
+    uint32_t count;
+    uint32_t deadline_ms; /* they end after this; 0 = with the session */
+} ms_pins_item;
+_Static_assert(sizeof(ms_pins_item) == 24, "wire");
 
 /* First part of PUT_START, PUT_END, REVOKE, REMOVE: executed at most once. */
 typedef struct ms_batch {

@@ -136,6 +136,11 @@ static bool valid_match(const void *body, size_t length) {
     return ms_read_match(body, length, &match);
 }
 
+static bool valid_pins(const void *body, size_t length) {
+    ms_pins_view pins;
+    return ms_read_pins(body, length, &pins);
+}
+
 static bool valid_put_start(const void *body, size_t length) {
     ms_reader reader = ms_reader_of(body, length);
     ms_batch batch;
@@ -386,7 +391,7 @@ static const form forms[] = {
     [MS_REMOVE] = {valid_remove, valid_statuses, false},
     [MS_TOUCH] = {valid_hashes, NULL, false},
     [MS_PIN] = {valid_match, valid_statuses, false},
-    [MS_UNPIN] = {valid_hashes, valid_statuses, false},
+    [MS_UNPIN] = {valid_match, valid_statuses, false},
     [MS_LIST] = {valid_list, valid_list_answer, false},
     [MS_STAT] = {valid_stat, valid_stat_answer, false},
     [MS_ANNOTATE] = {valid_annotate, valid_empty, false},
@@ -398,6 +403,7 @@ static const form forms[] = {
     [MS_KEEPALIVE] = {valid_empty, valid_eight, false},
     [MS_CLOSE_SESSION] = {valid_empty, valid_empty, false},
     [MS_EXPLAIN] = {valid_stat, valid_explain_answer, false},
+    [MS_PINS] = {valid_pins, valid_statuses, false},
     [MS_FORGET] = {valid_node_name, valid_empty, false},
     [MS_START_TASK] = {valid_task_order, valid_tasks_answer, false},
     [MS_TASKS] = {valid_tasks, valid_tasks_answer, false},

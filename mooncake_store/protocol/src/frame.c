@@ -335,6 +335,13 @@ bool ms_read_match(const void *body, size_t length, ms_match_view *out) {
            ms_reader_is_done(&reader);
 }
 
+bool ms_read_pins(const void *body, size_t length, ms_pins_view *out) {
+    ms_reader reader = ms_reader_of(body, length);
+    return MS_READER_STRUCT(&reader, &out->head) &&
+           ms_reader_items(&reader, out->head.count, sizeof(ms_pins_item), &out->items) &&
+           ms_reader_is_done(&reader);
+}
+
 /* ---- writer -------------------------------------------------------------------------------------- */
 
 bool ms_writer_grow(ms_writer *writer, size_t length) {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from mooncake_store._native import lib
 from mooncake_store.client.native import metric_names
 from mooncake_store.errors import Status
@@ -38,7 +40,7 @@ def test_the_longest_prefix_is_matched_and_pinned_in_one_call(
     client.put(b"more", 60 * PAGE)
     client.put(b"evicts", 60 * PAGE)
     assert client.exists(b"0", b"1", b"3") == [True, True, False]
-    unpinned = client.value(Method.UNPIN, client.hashes(b"0", b"1", b"3"))
+    unpinned = client.value(Method.UNPIN, frames.Match(client.hashes(b"0", b"1", b"3").hashes))
     assert unpinned.statuses[:2] == (Status.OK, Status.OK)
     assert unpinned.statuses[2] == Status.NOT_FOUND
 
@@ -50,6 +52,50 @@ def test_touched_objects_stay_longest(bench: Any, master: Any, client: Any) -> N
     client.send(Frame(Method.TOUCH, kind=Kind.ONEWAY, body=client.hashes(b"0").encode()))
     client.put(b"4", 60 * PAGE)
     assert client.exists(b"0", b"1") == [True, False]
+
+
+def test_what_comes_after_pins_were_stated_is_refused(bench: Any, master: Any, client: Any) -> None:
+    """A call that its client has given up may come as late as it likes."""
+    bench.ready_server(master, client, page_count=256)
+    client.put(b"a")
+    hashes = client.hashes(b"a").hashes
+
+    def pin_count() -> int:
+        stat = client.value(Method.STAT, frames.KeyItem(client.hash(b"a"), b"a"))
+        return int(stat.pin_count)
+
+    def state(number: int, count: int, deadline_ms: int = 0) -> frames.Pins:
+        return frames.Pins(number, (frames.PinsItem(hashes[0], count, deadline_ms),))
+
+    two = client.value(Method.PINS, state(5, 2))
+    assert two.statuses == (Status.OK,) and pin_count() == 1  # sessions, not how often
+    for method, late in (
+        (Method.PIN, frames.Match(hashes, pin=1, number=4)),
+        (Method.UNPIN, frames.Match(hashes, number=5)),
+        (Method.MATCH_PREFIX, frames.Match(hashes, pin=1, number=3)),
+        (Method.PINS, state(5, 0)),
+    ):
+        answer = client.ask(method, late)
+        assert answer.status == Status.BAD_REQUEST and b"comes after PINS 5" in answer.body
+    for _ in range(2):
+        unpin = frames.Match(hashes, number=6)
+        assert client.value(Method.UNPIN, unpin).statuses == (Status.OK,)
+    assert client.value(Method.UNPIN, unpin).statuses == (Status.NOT_FOUND,)
+    assert pin_count() == 0
+    other = bench.client(master)  # numbers are of a session
+    assert other.value(Method.PIN, frames.Match(hashes, pin=1, number=1)).statuses == (Status.OK,)
+
+
+@pytest.mark.parametrize(("pin", "deadline_ms"), [(0, 0), (2, 0), (3, 1000)])
+def test_a_pin_says_what_it_is(client: Any, server: Any, pin: int, deadline_ms: int) -> None:
+    client.put(b"a")
+    hashes = client.hashes(b"a").hashes
+    wrong = frames.Match(hashes, pin=pin, pin_deadline_ms=deadline_ms)
+    assert client.ask(Method.PIN, wrong).status == Status.BAD_REQUEST
+    lease = frames.Match(hashes, pin=2, pin_deadline_ms=60_000)
+    assert client.value(Method.PIN, lease).statuses == (Status.OK,)
+    assert client.value(Method.UNPIN, frames.Match(hashes)).statuses == (Status.NOT_FOUND,)
+    assert client.ask(Method.MATCH_PREFIX, lease).status == Status.BAD_REQUEST
 
 
 def test_pins_are_gone_with_their_session(bench: Any, master: Any, client: Any) -> None:

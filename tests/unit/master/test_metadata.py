@@ -125,6 +125,12 @@ class Core:
     def pin(self, key: bytes, deadline_ms: int = 0) -> int:
         return lib.md_test_pin(self.test, self.session, key, len(key), deadline_ms)
 
+    def lease(self, key: bytes, lease_ms: int) -> int:
+        return lib.md_test_lease(self.test, self.session, key, len(key), lease_ms)
+
+    def state_pins(self, key: bytes, count: int, deadline_ms: int) -> int:
+        return lib.md_test_pins(self.test, self.session, key, len(key), count, deadline_ms)
+
     def unpin(self, key: bytes) -> int:
         return lib.md_test_unpin(self.test, self.session, key, len(key))
 
@@ -191,6 +197,7 @@ class Model:
     hand: int = 0  # sieve: the order from which it looks on
     objects: dict[bytes, Object] = field(default_factory=dict)
     pins: dict[bytes, list[float]] = field(default_factory=dict)  # count, deadline
+    leases: dict[bytes, float] = field(default_factory=dict)
 
     def expire(self) -> None:
         for key, item in list(self.objects.items()):
@@ -199,12 +206,14 @@ class Model:
         for key, (_, deadline) in list(self.pins.items()):
             if deadline <= self.now_ms:
                 del self.pins[key]
+        self.leases = {key: end for key, end in self.leases.items() if end > self.now_ms}
 
     def is_parent(self, key: bytes) -> bool:
         return any(item.parent == key for item in self.objects.values())
 
     def is_protected(self, key: bytes) -> bool:
-        return bool(self.objects[key].flags & HARD_PIN) or key in self.pins or self.is_parent(key)
+        is_held = key in self.pins or key in self.leases
+        return bool(self.objects[key].flags & HARD_PIN) or is_held or self.is_parent(key)
 
     def soften(self) -> None:
         """Forget soft pins that nobody has used for long.
@@ -404,6 +413,26 @@ class ExactMachine(RuleBasedStateMachine):
         if is_there:
             self.add_pin(key, deadline)
 
+    @rule(key=keys, lease=st.sampled_from([640, 1280, 3200]))
+    def lease(self, key: bytes, lease: int) -> None:
+        is_there = key in self.model.objects
+        if is_there:
+            self.model.use(key)
+        assert self.core.lease(key, lease) == (OK if is_there else NOT_FOUND)
+        if is_there:
+            known = self.model.leases.get(key, 0.0)
+            self.model.leases[key] = max(known, self.model.now_ms + lease)
+
+    @rule(key=keys, count=st.integers(0, 3), deadline=st.sampled_from([0, 640, 3200]))
+    def state_pins(self, key: bytes, count: int, deadline: int) -> None:
+        is_possible = count == 0 or key in self.model.objects or key in self.model.pins
+        status = self.core.state_pins(key, count, deadline)
+        assert status == (OK if is_possible else NOT_FOUND)
+        self.model.pins.pop(key, None)
+        if is_possible and count:
+            self.add_pin(key, deadline)
+            self.model.pins[key][0] = count
+
     @rule(key=keys)
     def unpin(self, key: bytes) -> None:
         count, deadline = self.model.pins.pop(key, [0, 0.0])
@@ -436,6 +465,7 @@ class ExactMachine(RuleBasedStateMachine):
         self.core.session = lib.md_test_session(self.core.test)
         self.open.clear()
         self.model.pins.clear()
+        self.model.leases.clear()
 
     @invariant()
     def all_is_as_in_the_model(self) -> None:

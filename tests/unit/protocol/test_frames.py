@@ -69,6 +69,8 @@ def test_layouts_are_those_of_the_c_header() -> None:
             (name, "4x" if (layout.c_name, name) == ("ms_header", "reserved") else code)
             for name, code in layout.fields
         ]
+        if layout is wire.Pins.LAYOUT:  # of a match only what pins can have
+            of_c = [(name, "4x" if name.startswith("pin") else code) for name, code in of_c]
         assert mine == of_c, layout.c_name
     assert {layout.c_name for layout in layouts()} == set(structs)
 
