@@ -23,6 +23,7 @@ class DecodeView:
         reserved_tokens: Of them and of those promised: prompts and expected answers.
         promised: Requests that will come here and are still in prefill.
         promised_tokens: Of their prompts.
+        ingress_bytes: Of KV caches that stream there now.
         is_closed: It takes nothing new.
     """
 
@@ -31,6 +32,7 @@ class DecodeView:
     reserved_tokens: float = 0
     promised: float = 0
     promised_tokens: float = 0
+    ingress_bytes: float = 0
     is_closed: bool = False
 
 
@@ -59,16 +61,27 @@ class DecodeSelector:
         tbt_slo_s: What a token may take.
         capacity_tokens: KV cache that an instance has room for.
         batch_max: Requests that it decodes at most.
+        stream_weight: What the wait for an instance's NIC counts beside its load, as a share of the
+            TBT's SLO; only among instances that have room.
 
     Raises:
-        RequestError: A limit that is not above 0.
+        RequestError: A limit that is not above 0, or a negative weight.
     """
 
     def __init__(
-        self, costs: Costs, *, tbt_slo_s: float, capacity_tokens: int, batch_max: int
+        self,
+        costs: Costs,
+        *,
+        tbt_slo_s: float,
+        capacity_tokens: int,
+        batch_max: int,
+        stream_weight: float = 0.0,
     ) -> None:
+        if not stream_weight >= 0:
+            raise RequestError("the stream weight is 0 or more")
         self._cost = costs.native()
         self._limits = decode_limits(tbt_slo_s, capacity_tokens, batch_max)
+        self._limits.stream_weight = stream_weight
 
     def choose(
         self,
@@ -116,4 +129,5 @@ def decode_views(views: Sequence[DecodeView]) -> Any:
         native.batch, native.context_tokens = view.batch, view.context_tokens
         native.reserved_tokens, native.promised = view.reserved_tokens, view.promised
         native.promised_tokens, native.is_closed = view.promised_tokens, view.is_closed
+        native.ingress_bytes = view.ingress_bytes
     return array

@@ -147,11 +147,15 @@ def series(figure: Figure, chart: Chart) -> dict[str, list[tuple[str, float]]]:
     for row in figure.rows:
         before = [row[column] for column in chart.by]
         for name, column in chart.ys.items():
-            value = _number(row[column])
+            parts = row[column].split(" / ")
+            value = _number(parts[chart.part]) if chart.part < len(parts) else math.nan
             if not math.isnan(value):
                 label = ", ".join([*before, *([name] if name else [])])
                 lines.setdefault(label, []).append((row[chart.x], value))
     return lines
+
+
+_NAMES_MAX = 9
 
 
 def _draw(axes: Any, figure: Figure, chart: Chart) -> None:
@@ -159,6 +163,7 @@ def _draw(axes: Any, figure: Figure, chart: Chart) -> None:
     names = list(dict.fromkeys(row[chart.x] for row in figure.rows))
     # What was published has the color of what stands beside it.
     families = list(dict.fromkeys(_family(label) for label in lines))
+    lies = chart.is_bars and len(names) > _NAMES_MAX  # as many names stand beside each other
     for number, (label, points) in enumerate(lines.items()):
         is_published = "published" in label
         look: dict[str, Any] = {"label": label, "color": f"C{families.index(_family(label)) % 10}"}
@@ -166,12 +171,18 @@ def _draw(axes: Any, figure: Figure, chart: Chart) -> None:
             width = 0.8 / len(lines)
             at = [names.index(x) + (number - (len(lines) - 1) / 2) * width for x, _ in points]
             look |= {"alpha": 0.45, "hatch": "//"} if is_published else {}
-            axes.bar(at, [y for _, y in points], width, **look)
+            if lies:
+                axes.barh(at, [y for _, y in points], width, **look)
+            else:
+                axes.bar(at, [y for _, y in points], width, **look)
         else:
             known = [(_number(x), y) for x, y in points if not math.isnan(_number(x))]
             look |= {"linestyle": "--", "marker": "s", "fillstyle": "none"} if is_published else {}
             axes.plot([x for x, _ in known], [y for _, y in known], **{"marker": "o", **look})
-    if chart.is_bars:
+    if lies:
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+    elif chart.is_bars:
         axes.set_xticks(range(len(names)), names, rotation=15 if len(names) > 5 else 0)
     else:
         shown = [x for x in names if not math.isnan(_number(x))]
@@ -179,14 +190,15 @@ def _draw(axes: Any, figure: Figure, chart: Chart) -> None:
         axes.set_xticks([_number(x) for x in shown], shown)
         axes.xaxis.minorticks_off()
         axes.set_xlabel(figure.header[chart.x])
+    along = "x" if lies else "y"  # of the numbers
     if chart.is_log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
+        axes.set(**{f"{along}scale": "log"})
+        getattr(axes, f"{along}axis").set_major_formatter("{x:g}")
+        getattr(axes, f"{along}axis").set_minor_formatter("")
     else:
-        axes.set_ylim(bottom=0)
-    axes.set_ylabel(chart.y_label)
-    axes.grid(axis="y", alpha=0.3)
+        axes.set(**{f"{along}lim": (0, None)})
+    axes.set(**{f"{along}label": chart.y_label})
+    axes.grid(axis=along, alpha=0.3)
     axes.set_axisbelow(True)
     if any(lines):
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "frameon": False}

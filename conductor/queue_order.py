@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,45 +21,58 @@ class Waiting:
     Attributes:
         waited_s: Since it arrived.
         work_s: That its computation is predicted to take.
+        promised_s: What its first token would have taken in the order of arrival, from then on.
     """
 
     waited_s: float
     work_s: float
+    promised_s: float = math.inf
 
 
 def plan_queue(
-    waiting: Sequence[Waiting], *, target_s: float, slo_s: float, free_s: float = 0.0
+    waiting: Sequence[Waiting],
+    *,
+    target_s: float,
+    slo_s: float,
+    free_s: float = 0.0,
+    least_s: float = 0.0,
 ) -> list[int]:
     """Return the places of requests in the order in which to compute them.
 
-    As many as possible end within `target_s` of their arrival: where one would be late, the longest
-    before it gives way (Moore and Hodgson, 1968).  Who gives way has `slo_s` as its deadline, then
-    twice that, and so on.  Within their deadlines the short ones go first (Smith, 1956).
+    As many as possible end within `target_s` of their arrival, or within what they were promised if
+    that is less, but not less than `least_s`: where one would be late, the longest before it gives
+    way (Moore and Hodgson, 1968).  Who gives way has `slo_s` as its deadline, then twice that, and
+    so on.  Within their deadlines the short ones go first (Smith, 1956).
 
     Args:
         waiting: In the order of arrival.
         target_s: What a first token should take, from arrival.
         slo_s: What it may take.
         free_s: Until the instance can begin.
+        least_s: What anybody may be let wait for, whatever was promised.
 
     Raises:
         RequestError: They are not in order, or a time is below 0.
     """
     if not 0 < target_s <= slo_s:
         raise RequestError(f"a target above 0 and within the SLO ({slo_s} s), not {target_s} s")
-    times = [free_s, *(one.work_s for one in waiting), *(one.waited_s for one in waiting)]
+    times = [free_s, least_s]
+    for one in waiting:
+        times += (one.work_s, one.waited_s, one.promised_s)
     if not all(value >= 0 for value in times):
         raise RequestError("times are 0 or more")
     if any(a.waited_s < b.waited_s for a, b in pairwise(waiting)):
         raise RequestError("requests wait in the order of their arrival")
     count = len(waiting)
-    rows: Any = ffi.new("cd_waiting[]", [(one.waited_s, one.work_s) for one in waiting])
+    rows: Any = ffi.new(
+        "cd_waiting[]", [(one.waited_s, one.work_s, one.promised_s) for one in waiting]
+    )
     sequence: Any = ffi.new("uint32_t[]", count)
     room: list[Any] = [
         ffi.new(f"{kind}[]", count) for kind in ("uint32_t", "uint32_t", "double", "uint8_t")
     ]
     plan: Any = ffi.new("cd_plan *", [rows, sequence, *room])
-    deadlines: Any = ffi.new("cd_deadlines *", [target_s, slo_s])
+    deadlines: Any = ffi.new("cd_deadlines *", [target_s, slo_s, least_s])
     lib.cd_plan_queue(plan, deadlines, count, free_s)
     return list(sequence)
 
@@ -86,7 +100,7 @@ class Target:
         if not (slo_s > 0 and 0 < most <= 1 and 0 <= miss_share <= 1 and gain >= 0):
             raise RequestError("an SLO above 0, shares from 0 to 1, a gain of 0 or more")
         self._slo_s = slo_s
-        self._rule: Any = ffi.new("cd_target *", [most, miss_share, gain])
+        self._rule: Any = ffi.new("cd_target *", [most, 0.0, miss_share, gain])
         self.target_s = most * slo_s
 
     def note(self, ttft_s: float) -> None:

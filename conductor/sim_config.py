@@ -140,6 +140,11 @@ class SchedulerConfig:
         0.6, "planned: share of the TTFT's SLO that the queues aim at when much waits; who cannot "
         "have it may take the whole SLO", minimum=0.02, maximum=1,
     )  # fmt: skip
+    target_least: float = setting(
+        0.75, "planned: share of the aim below which nobody's wait matters; who would have been "
+        "served by then in the order of arrival may be let wait for so long, and nobody else for "
+        "longer than in that order", minimum=0, maximum=1,
+    )  # fmt: skip
     target_miss_share: float = setting(
         0.01, "planned: the aim falls until so many miss it: 0.01 looks after the p99",
         minimum=0, maximum=1,
@@ -172,6 +177,11 @@ class SchedulerConfig:
     decode_patience_s: float = setting(
         0.0, "how long a request that finds its decode node full waits for room before it is "
         "rejected there; admission `all` waits for ever", minimum=0,
+    )  # fmt: skip
+    stream_weight: float = setting(
+        0.0, "choice of the decode instance: what the wait for its NIC counts beside its load, as "
+        "a share of the TBT's SLO: the second token waits for what of the prompt still streams; "
+        "0: load alone, as in the papers", minimum=0,
     )  # fmt: skip
     forecast_margin: float = setting(
         0.5, "forecast: standard deviations that the decode batch may exceed its forecast; 1 "
@@ -224,6 +234,7 @@ _OURS: dict[str, Any] = {
     "order": "planned",
     "touch_source": False,
     "check_again": True,
+    "stream_weight": 1.0,
 }
 
 POLICIES: dict[str, dict[str, Any]] = {

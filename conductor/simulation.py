@@ -201,6 +201,7 @@ def _native_config(config: SimConfig) -> Any:
     native.selection.copy_weight = scheduler.copy_weight
     native.order = ORDERS.index(scheduler.order)
     native.target.most = scheduler.target_most
+    native.target.least = scheduler.target_least
     native.target.miss_share = scheduler.target_miss_share
     native.target.gain = scheduler.target_gain
     native.counts_running = scheduler.count_running
@@ -213,6 +214,7 @@ def _native_config(config: SimConfig) -> Any:
     native.decode.tbt_slo_s = slo.tbt_s
     native.decode.capacity_tokens = cluster.decode_capacity_tokens
     native.decode.batch_max = cluster.decode_batch_max
+    native.decode.stream_weight = scheduler.stream_weight
     native.decode_s_initial = scheduler.decode_time_initial_s
     native.weighs_decode_s = scheduler.decode_time == "met"
     native.output_initial = scheduler.output_initial

@@ -73,11 +73,13 @@ bool cd_choose_prefill(const cd_selection *selection, const cd_cost *cost, uint3
 /* Who waits at an instance, in the order of arrival. */
 typedef struct cd_waiting {
     double waited_s, work_s;
+    double promised_s; /* what its first token would have taken in the order of arrival */
 } cd_waiting;
 
-/* Seconds after arrival: what the first token should take, and what it may. */
+/* Seconds after arrival: what the first token should take, and what it may.  least_s: somebody who was promised more is
+ * not to wait for longer than that, up to the target; whoever was promised less may wait for so long. */
 typedef struct cd_deadlines {
-    double target_s, slo_s;
+    double target_s, slo_s, least_s;
 } cd_deadlines;
 
 /* A queue and room to plan it in, each for so many as wait. */
@@ -90,7 +92,7 @@ typedef struct cd_plan {
 } cd_plan;
 
 /* In which order an instance computes what waits for it; it is free in free_s.  As many as possible have their first
- * token within the target; who cannot gives way to all who can, and has the SLO as its deadline, then twice the SLO, and so
+ * token within the target, or what they were promised if that is less; who cannot gives way to all who can, and has the SLO as its deadline, then twice the SLO, and so
  * on.  Within their deadlines the short ones go first. */
 void cd_plan_queue(const cd_plan *plan, const cd_deadlines *deadlines, uint32_t count,
                    double free_s);
@@ -98,6 +100,7 @@ void cd_plan_queue(const cd_plan *plan, const cd_deadlines *deadlines, uint32_t 
 /* How the target follows what is possible. */
 typedef struct cd_target {
     double most;       /* of the SLO */
+    double least;      /* of the target: least_s of the deadlines */
     double miss_share; /* so many of all may miss it: 0.01 looks after the 99th percentile */
     double gain;       /* of the target's logarithm, a miss */
 } cd_target;
@@ -109,12 +112,14 @@ typedef struct cd_decode_limits {
     double tbt_slo_s;
     double capacity_tokens;
     double batch_max;
+    double stream_weight; /* of a wait for the NIC beside the load, as a share of the TBT's SLO */
 } cd_decode_limits;
 
 /* What the scheduler knows of a decode instance.  Promised: chosen for it, still in prefill. */
 typedef struct cd_decode_view {
     double batch, context_tokens, reserved_tokens;
     double promised, promised_tokens;
+    double ingress_bytes; /* on their way there */
     bool is_closed;
 } cd_decode_view;
 
@@ -127,7 +132,9 @@ typedef struct cd_decode_choice {
 
 double cd_decode_load(const cd_cost *cost, const cd_decode_limits *limits, double batch,
                       double context_tokens, double reserved_tokens);
-/* The least loaded with the request added; false: all are closed. */
+/* The least loaded with the request added; false: all are closed.  The KV cache of a request streams there while its
+ * prompt is computed; where much is cached that takes longer, and its second token waits.  So a NIC that is busy counts,
+ * among those that have room. */
 bool cd_choose_decode(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
                       double expected_output, const cd_decode_view *views, uint32_t count,
                       uint64_t turn, cd_decode_choice *choice);

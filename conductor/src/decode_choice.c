@@ -10,10 +10,13 @@ double cd_decode_load(const cd_cost *cost, const cd_decode_limits *limits, doubl
     return fmax(load, batch / limits->batch_max);
 }
 
+#define FULL 1e9 /* beyond any wait: without room a free NIC is of no use */
+
 bool cd_choose_decode(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
                       double expected_output, const cd_decode_view *views, uint32_t count,
                       uint64_t turn, cd_decode_choice *choice) {
     *choice = (cd_decode_choice){.instance = -1};
+    double least = 0;
     for (uint32_t k = 0; k < count; k++) {
         uint32_t i = (uint32_t)((k + turn) % count);
         const cd_decode_view *view = &views[i];
@@ -24,7 +27,12 @@ bool cd_choose_decode(const cd_cost *cost, const cd_decode_limits *limits, uint3
         double context = view->context_tokens + view->promised_tokens + tokens;
         double load = cd_decode_load(cost, limits, batch, context,
                                      view->reserved_tokens + tokens + expected_output);
-        if (choice->instance < 0 || load < choice->load) {
+        double wait_s = view->ingress_bytes / cost->nic_bytes_per_s;
+        double score = load + limits->stream_weight * wait_s / limits->tbt_slo_s;
+        if (limits->stream_weight > 0 && load > 1)
+            score = FULL + load;
+        if (choice->instance < 0 || score < least) {
+            least = score;
             choice->instance = (int32_t)i;
             choice->load = load;
             choice->tbt_s = cd_decode_s(cost, batch, context);

@@ -12,18 +12,23 @@ bool network_open(network *net, uint32_t nics) {
     *net = (network){.nics = nics, .next_s = INFINITY};
     net->bandwidth = calloc(nics, sizeof *net->bandwidth);
     net->sending = calloc(nics, sizeof *net->sending);
+    net->receiving = calloc(nics, sizeof *net->receiving);
     net->egress = calloc(nics, sizeof *net->egress);
     net->ingress = calloc(nics, sizeof *net->ingress);
     net->egress_bytes = calloc(nics, sizeof *net->egress_bytes);
-    return net->bandwidth && net->sending && net->egress && net->ingress && net->egress_bytes;
+    net->ingress_bytes = calloc(nics, sizeof *net->ingress_bytes);
+    return net->bandwidth && net->sending && net->receiving && net->egress && net->ingress &&
+           net->egress_bytes && net->ingress_bytes;
 }
 
 void network_close(network *net) {
     free(net->bandwidth);
     free(net->sending);
+    free(net->receiving);
     free(net->egress);
     free(net->ingress);
     free(net->egress_bytes);
+    free(net->ingress_bytes);
     free(net->flows);
 }
 
@@ -37,6 +42,7 @@ void network_advance(network *net, double now_s) {
         double sent = fmin(one->left_bytes, one->rate * elapsed_s);
         one->left_bytes -= sent;
         net->egress_bytes[one->source] = fmax(0, net->egress_bytes[one->source] - sent);
+        net->ingress_bytes[one->target] = fmax(0, net->ingress_bytes[one->target] - sent);
     }
 }
 
@@ -62,9 +68,11 @@ bool network_add(network *net, double now_s, flow added) {
     network_advance(net, now_s);
     net->flows[net->count++] = added;
     net->sending[added.source]++;
+    net->receiving[added.target]++;
     net->egress[added.source] += added.weight;
     net->ingress[added.target] += added.weight;
     net->egress_bytes[added.source] += added.left_bytes;
+    net->ingress_bytes[added.target] += added.left_bytes;
     share(net);
     return true;
 }
@@ -77,11 +85,14 @@ bool network_take(network *net, double now_s, flow *ended) {
             continue;
         *ended = *one;
         net->sending[one->source]--;
+        net->receiving[one->target]--;
         net->egress[one->source] -= one->weight;
         net->ingress[one->target] -= one->weight;
         net->flows[i] = net->flows[--net->count];
         if (net->sending[ended->source] == 0)
             net->egress_bytes[ended->source] = 0; /* no rounding is kept */
+        if (net->receiving[ended->target] == 0)
+            net->ingress_bytes[ended->target] = 0;
         share(net);
         return true;
     }

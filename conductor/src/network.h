@@ -17,10 +17,11 @@ typedef struct flow {
 
 typedef struct network {
     uint32_t nics;
-    double *bandwidth;        /* of each NIC, each way */
-    uint32_t *sending;        /* flows of each NIC */
-    double *egress, *ingress; /* their weights */
-    double *egress_bytes;     /* yet to be sent, as of `now_s` */
+    double *bandwidth;             /* of each NIC, each way */
+    uint32_t *sending, *receiving; /* flows of each NIC */
+    double *egress, *ingress;      /* their weights */
+    double *egress_bytes;          /* yet to be sent, as of `now_s` */
+    double *ingress_bytes;         /* yet to arrive */
     flow *flows;
     uint32_t count, capacity;
     double now_s, next_s; /* next_s: when the first flow ends */

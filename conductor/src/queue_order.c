@@ -43,11 +43,17 @@ static uint32_t heap_pop(heap *one) {
 
 #define LEVELS 7 /* the last one is no deadline any more */
 
-static double deadline_s(const cd_deadlines *deadlines, uint32_t level) {
-    return level == 0 ? deadlines->target_s : deadlines->slo_s * (double)(1u << (level - 1));
+/* From arrival on.  Nobody is let wait for longer than the order of arrival would have let him: what is promised in that
+ * order can be kept whatever the others do, so that it costs nobody his target.  Only what is below least_s is given away,
+ * for that is what lets the short ones go first. */
+static double deadline_s(const cd_deadlines *deadlines, const cd_waiting *waiting, uint32_t level) {
+    if (level > 0)
+        return deadlines->slo_s * (double)(1u << (level - 1));
+    return fmin(deadlines->target_s, fmax(deadlines->least_s, waiting->promised_s));
 }
 
-/* The places in the order of their deadlines, without those that have none: each level is in the order of arrival. */
+/* The places in the order of their deadlines, without those that have none.  They come nearly in order: each level is in
+ * the order of arrival, and so are most of the promises in it. */
 static uint32_t sort_by_deadline(const cd_plan *plan, const cd_deadlines *deadlines,
                                  uint32_t count) {
     uint32_t next[LEVELS - 1] = {0}, sorted = 0;
@@ -59,7 +65,8 @@ static uint32_t sort_by_deadline(const cd_plan *plan, const cd_deadlines *deadli
                 next[level]++;
             if (next[level] == count)
                 continue;
-            double left_s = deadline_s(deadlines, level) - plan->waiting[next[level]].waited_s;
+            const cd_waiting *waiting = &plan->waiting[next[level]];
+            double left_s = deadline_s(deadlines, waiting, level) - waiting->waited_s;
             if (first == LEVELS || left_s < least_s) {
                 first = level;
                 least_s = left_s;
@@ -67,8 +74,13 @@ static uint32_t sort_by_deadline(const cd_plan *plan, const cd_deadlines *deadli
         }
         if (first == LEVELS)
             return sorted;
-        plan->left_s[sorted] = least_s;
-        plan->by_deadline[sorted++] = next[first]++;
+        uint32_t at = sorted++;
+        for (; at > 0 && plan->left_s[at - 1] > least_s; at--) {
+            plan->left_s[at] = plan->left_s[at - 1];
+            plan->by_deadline[at] = plan->by_deadline[at - 1];
+        }
+        plan->left_s[at] = least_s;
+        plan->by_deadline[at] = next[first]++;
     }
 }
 

@@ -47,7 +47,8 @@ typedef struct sim_request {
     double reserved_tokens;
     double fetch_begin_s, reached_s; /* reached: its KV cache was at the decode node */
     uint64_t join_iteration;
-    double ready_s; /* when its prefix is predicted to be there */
+    double promised_s; /* in the order of arrival, from arrival on */
+    double ready_s;    /* when its prefix is predicted to be there */
     bool is_fetching, is_queued, has_stream_ended, has_prefill_ended, has_failed_late;
 } sim_request;
 

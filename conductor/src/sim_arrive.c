@@ -62,6 +62,7 @@ static void look(cd_sim *sim, sim_request *request) {
 }
 
 static void look_at_decoding(cd_sim *sim) {
+    network_advance(&sim->net, sim->now_s);
     for (uint32_t i = 0; i < sim->config.decode_instances; i++) {
         const decode_node *node = &sim->decode[i];
         sim->decode_views[i] = (cd_decode_view){
@@ -70,6 +71,7 @@ static void look_at_decoding(cd_sim *sim) {
             .reserved_tokens = node->reserved_tokens + node->promised_reserved,
             .promised = node->promised,
             .promised_tokens = node->promised_tokens,
+            .ingress_bytes = sim->net.ingress_bytes[sim->config.prefill_instances + i],
         };
     }
 }
@@ -306,6 +308,8 @@ static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
     claim(sim, id);
 
     prefill_node *node = &sim->prefill[prefill->instance];
+    double queue_s = sim_queue_s(sim, (uint32_t)prefill->instance);
+    request->promised_s = fmax(queue_s, prefill->transfer_s) + request->predicted_s;
     node->queue[node->queue_count++] = id; /* has room for every request */
     node->queued_s += request->predicted_s;
     request->is_queued = true;

@@ -54,12 +54,16 @@ static uint32_t plan_queue(cd_sim *sim, uint32_t instance, double more_s) {
     for (uint32_t i = 0; i < count; i++) {
         uint32_t id = node->queue[i];
         sim->plan.waiting[i] = (cd_waiting){.waited_s = sim->now_s - arrival_s[id],
-                                            .work_s = sim->requests[id].predicted_s};
+                                            .work_s = sim->requests[id].predicted_s,
+                                            .promised_s = sim->requests[id].promised_s};
     }
     if (more_s > 0)
-        sim->plan.waiting[count++] = (cd_waiting){.work_s = more_s};
+        sim->plan.waiting[count++] =
+            (cd_waiting){.work_s = more_s, .promised_s = sim_queue_s(sim, instance) + more_s};
     double free_s = node->is_busy ? fmax(0, node->predicted_free_s - sim->now_s) : 0;
-    cd_deadlines deadlines = {.target_s = sim->target_s, .slo_s = sim->config.ttft_slo_s};
+    cd_deadlines deadlines = {.target_s = sim->target_s,
+                              .slo_s = sim->config.ttft_slo_s,
+                              .least_s = sim->config.target.least * sim->target_s};
     cd_plan_queue(&sim->plan, &deadlines, count, free_s);
     return count;
 }

@@ -255,6 +255,26 @@ def test_the_least_loaded_decode_instance_is_chosen_with_what_is_promised() -> N
     assert choice.load < 1
 
 
+def test_a_nic_that_is_busy_counts_among_those_that_have_room() -> None:
+    """The KV cache of a cached prompt takes longer to arrive than the rest does to compute."""
+    weighed = DecodeSelector(COSTS, **_LIMITS, stream_weight=1.0)
+    nic = COSTS.transfer.bandwidth_bytes_per_s
+    views = [
+        DecodeView(batch=4, context_tokens=40_000, ingress_bytes=0.1 * nic),
+        DecodeView(batch=6, context_tokens=60_000),
+        DecodeView(batch=64),
+    ]
+    assert SELECTOR.choose(1000, views, expected_output=100).instance == 0
+    chosen = weighed.choose(1000, views, expected_output=100)
+    assert chosen.instance == 1
+    assert chosen.load == SELECTOR.choose(1000, views[1:2], expected_output=100).load
+    # 5 s of other streams are still better than no room.
+    views[:2] = [DecodeView(batch=4, ingress_bytes=5 * nic), DecodeView(batch=64)]
+    assert weighed.choose(1000, views, expected_output=100).instance == 0
+    with pytest.raises(RequestError):
+        DecodeSelector(COSTS, **_LIMITS, stream_weight=-1.0)
+
+
 @pytest.mark.parametrize(
     "view",
     [

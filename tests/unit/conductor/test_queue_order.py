@@ -71,6 +71,37 @@ def test_who_gives_way_still_has_the_slo() -> None:
     assert plan_queue(older, target_s=19, slo_s=30) == [1, 0, 2]
 
 
+def promised(waiting: list[Waiting], free_s: float) -> list[Waiting]:
+    """The same, each with what it would take in the order of arrival."""
+    found, at = [], free_s
+    for one in waiting:
+        at += one.work_s
+        found.append(Waiting(one.waited_s, one.work_s, at + one.waited_s))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(QUEUES, st.integers(0, 5), st.sampled_from([0.0, 6.0, 15.0]))
+def test_nobody_is_later_than_promised_but_below_what_does_not_matter(
+    waiting: list[Waiting], free_s: int, least_s: float
+) -> None:
+    queue = promised(waiting, free_s)
+    order = plan_queue(queue, target_s=1000, slo_s=1000, free_s=free_s, least_s=least_s)
+    for end, one in zip(ends(queue, order, free_s), queue, strict=True):
+        assert end <= max(one.promised_s, least_s) + 1e-9
+
+
+def test_what_was_promised_bounds_how_far_short_ones_overtake() -> None:
+    long = Waiting(0, 6, 8)  # 2 s were before it when it came, and two short ones have come since
+    waiting = [long, Waiting(0, 1, 9), Waiting(0, 1, 10)]
+    assert plan_queue(waiting, target_s=20, slo_s=30, free_s=2) == [0, 1, 2]
+    assert plan_queue(waiting, target_s=20, slo_s=30, free_s=2, least_s=9) == [1, 0, 2]
+    assert plan_queue(waiting, target_s=20, slo_s=30, free_s=2, least_s=12) == [1, 2, 0]
+    # The target is the most that anybody may be let wait for, and it is of use to all of them.
+    late = [Waiting(0, 6, 40), Waiting(0, 1, 41), Waiting(0, 1, 42)]
+    assert plan_queue(late, target_s=10, slo_s=30, free_s=2) == [1, 2, 0]
+
+
 def test_long_queues_are_whole_and_the_hopeless_come_last() -> None:
     draw = random.Random(4)
     waited = sorted((draw.uniform(0, 5000) for _ in range(800)), reverse=True)
@@ -105,6 +136,7 @@ def test_what_cannot_be_is_refused() -> None:
         ([Waiting(0, 1), Waiting(2, 1)], 10),
         ([Waiting(0, -1)], 10),
         ([Waiting(0, math.nan)], 10),
+        ([Waiting(0, 1, -1)], 10),
         ([Waiting(0, 1)], 31),
         ([Waiting(0, 1)], 0),
     ):
