@@ -2,6 +2,10 @@
 
 #include "pieces.h"
 
+/* Small values are sent as one block: the kernel takes longer to find its way to each of them than a copy does. */
+#define GATHERED_BYTES_MAX (16u << 10)
+#define GATHERED_VALUE_MAX 256u /* on average */
+
 ms_status cl_write_list_open(cl_write_list *list, size_t writes) {
     list->count = 0;
     list->payload_bytes = list->shared_bytes = 0;
@@ -75,13 +79,25 @@ void cl_write_list_add(cl_write_list *list, const cl_putting *put, size_t index,
 ms_status cl_write_list_send(const cl_write_list *list, te_connection *connection, uint32_t flags,
                              int64_t deadline_ns) {
     struct iovec payload[CL_WRITE_ITEMS_MAX];
-    size_t payload_count = 0;
+    uint8_t gathered[GATHERED_BYTES_MAX];
+    size_t payload_count = 0, gathered_bytes = 0;
     if (list->count > CL_WRITE_ITEMS_MAX)
         return MS_BAD_REQUEST;
-    for (size_t i = 0; i < list->count; i++)
-        if (list->items[i].source == 0 && list->items[i].length != 0)
-            payload[payload_count++] = (struct iovec){
-                .iov_base = (void *)(uintptr_t)list->sources[i], .iov_len = list->items[i].length};
+    bool is_gathered = list->count > 1 && list->payload_bytes <= sizeof gathered &&
+                       list->payload_bytes <= list->count * GATHERED_VALUE_MAX;
+    for (size_t i = 0; i < list->count; i++) {
+        const size_t length = list->items[i].length;
+        if (list->items[i].source != 0 || length == 0)
+            continue;
+        if (is_gathered)
+            memcpy(gathered + gathered_bytes, list->sources[i], length);
+        else
+            payload[payload_count++] =
+                (struct iovec){.iov_base = (void *)(uintptr_t)list->sources[i], .iov_len = length};
+        gathered_bytes += length;
+    }
+    if (is_gathered && gathered_bytes != 0)
+        payload[payload_count++] = (struct iovec){.iov_base = gathered, .iov_len = gathered_bytes};
     uint32_t head[2] = {(uint32_t)list->count, 0};
     struct iovec body[3] = {{.iov_base = head, .iov_len = sizeof head},
                             {.iov_base = list->items, .iov_len = list->count * sizeof *list->items},

@@ -92,3 +92,17 @@ def test_a_batch_with_good_and_bad_keys_tells_of_each(shared_cluster: Cluster) -
         assert store.put_batch(doubled, [b"x"] * 128).count(True) == 1
         assert store.get("mixed/twice") == b"x"
         store.remove([*keys, "mixed/twice"])
+
+
+@pytest.mark.parametrize("largest", [0, 40, 500, 3000])
+@pytest.mark.parametrize("is_local", [False, True])
+def test_values_of_a_batch_keep_their_bounds(
+    shared_cluster: Cluster, largest: int, is_local: bool
+) -> None:
+    """Small values travel side by side; empty ones lie between them."""
+    keys = [f"bounds/{largest}/{is_local}/{i}" for i in range(130)]
+    values = [bytes([i]) * (i * 37 % (largest + 1)) for i in range(len(keys))]
+    with Client(shared_cluster.address, use_local_paths=is_local, strict=True) as store:
+        assert store.put_batch(keys, values) == [True] * len(keys)
+        assert store.get_batch(keys) == values
+        assert store.remove_matching(f"bounds/{largest}/{is_local}/") == len(keys)

@@ -104,10 +104,13 @@ void md_prefetch_objects(const md_core *core, const ms_hash *hashes, uint32_t co
     }
     for (uint32_t i = 0; i < count; i++)
         if (records[i] != NULL) {
-            const char *key =
-                (const char *)core->shards[md_shard_of(hashes[i])].arena + records[i]->key;
+            const md_shard *shard = &core->shards[md_shard_of(hashes[i])];
+            const char *key = (const char *)shard->arena + records[i]->key;
+            uint32_t newest = shard->lists[records[i]->list_class].newest;
             __builtin_prefetch(key);
             __builtin_prefetch(key + 64);
+            if (newest != 0) /* behind which it is listed, or whose neighbour it was */
+                __builtin_prefetch(&shard->records[newest - 1].newer, 1);
         }
 }
 
