@@ -142,7 +142,7 @@ test-engines: setup
 # docs/rdma.md. RDMA_TEST_RESETS=10000 for the whole of one test.
 test-rdma: setup
 	tests/rdma/guest/run --prepare
-	$(BIN)/python tests/rdma/build.py rdma_test rdma_lanes_test transfer_test rdma_bench
+	$(BIN)/python tests/rdma/build.py rdma_test rdma_lanes_test rdma_rails_test transfer_test rdma_bench
 	tests/rdma/guest/run --seconds 900 tests/rdma/in-guest $(abspath $(BIN)/python)
 
 # FLAGS="--quick" tries it, FLAGS="--json results/peer.json" keeps the figures.

@@ -16,6 +16,7 @@ bool __wrap_te_rdma_is_there(void) { return true; } /* sysfs knows nothing of th
 static inline void network_link_set(int nic, bool is_up) { fake_link_set(nic, is_up); }
 static inline void network_loss_set(int nic, bool is_lost) { fake_loss_set(nic, is_lost); }
 static inline void network_nic_set(int nic, bool is_there) { fake_nic_set(nic, is_there); }
+static inline void network_speed_set(uint64_t bytes_per_s) { fake_speed_set(bytes_per_s); }
 static inline void network_dead_gid_set(int nic, bool is_there) {
     fake_dead_gid_set(nic, is_there);
 }

@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,9 +231,19 @@ static void break_off(qp *of, int status) {
     }
 }
 
+static _Atomic uint64_t speed;
+
+EXPORT void fake_speed_set(uint64_t bytes_per_s) { atomic_store(&speed, bytes_per_s); }
+
 /* ---- the wires ------------------------------------------------------------------------------------------------------ */
 
 static void copy(const request *moved, bool is_write) {
+    uint64_t bytes_per_s = atomic_load(&speed);
+    if (bytes_per_s != 0 && moved->part.length > 8) {
+        struct timespec pause = {.tv_nsec = (long)(moved->part.length * UINT64_C(1000000000) /
+                                                   bytes_per_s % 1000000000)};
+        nanosleep(&pause, NULL);
+    }
     uint8_t *local = (uint8_t *)(uintptr_t)moved->part.addr;
     uint8_t *remote = (uint8_t *)(uintptr_t)moved->wanted.rdma.remote_addr;
     const uint8_t *inlined = moved->inlined;

@@ -16,6 +16,9 @@ void fake_nic_set(int nic, bool is_there);
 /* A further GID, from which nobody is reached. */
 void fake_dead_gid_set(int nic, bool is_there);
 
+/* So fast all wires are together; 0: as fast as memory. */
+void fake_speed_set(uint64_t bytes_per_s);
+
 /* The call after `skipped` others fails, and `count - 1` after it: once armed, for whichever NIC. */
 typedef enum fake_call {
     FAKE_CREATE_QP,

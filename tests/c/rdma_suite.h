@@ -1,116 +1,10 @@
-/* The engine over RDMA: sizes, batches, broken rails, fences, limits; NICs are rxe0 to rxe3.
- *
- * What breaks the NICs is included before this: tests/rdma/guest_network.h in the guest, elsewhere fake_network.h. */
+/* The engine over RDMA: sizes, batches, broken rails, fences, limits.  See rdma_kit.h. */
 #ifndef RDMA_SUITE_H
 #define RDMA_SUITE_H
 
 #include <dirent.h>
 
-#include "engine_kit.h"
-#include "te_rdma.h"
-
-#define MIB (1u << 20)
-#define POOL_BYTES (8u * MIB)
-
-static kit served;
-static te_engine *asker;
-static te_channel *channel;
-static uint64_t *words;
-
-/* Segment 3: as a store's, with words behind which READs are checked. */
-static void open_served(void) {
-    kit_open(&served, "127.0.0.1", false, POOL_BYTES, NULL);
-    words = calloc(POOL_BYTES / MS_PAGE_SIZE, sizeof *words);
-    for (size_t i = 0; i < POOL_BYTES / MS_PAGE_SIZE; i++)
-        words[i] = 1000 + i;
-    te_segment_config guarded = {.segment = 3,
-                                 .address = served.memory,
-                                 .length = POOL_BYTES,
-                                 .payload_descriptor = -1,
-                                 .words_descriptor = -1,
-                                 .words = words};
-    guarded.ops = (te_segment_ops){
-        .context = &served, .write_begin = kit_write_begin, .write_end = kit_write_end};
-    CHECK_STATUS(te_segment_add(served.engine, &guarded), MS_OK);
-}
-
-static void open_pair(void) {
-    open_served();
-    asker = kit_asker();
-    channel = kit_channel(asker, served.address, NULL, 16);
-}
-
-/* One rail: a port cannot talk to itself. */
-static void open_pair_of_two_nics(void) {
-    setenv("MOONCAKE_STORE_RDMA_DEVICES", "rxe1", 1);
-    open_served();
-    setenv("MOONCAKE_STORE_RDMA_DEVICES", "rxe0", 1);
-    asker = kit_asker();
-    unsetenv("MOONCAKE_STORE_RDMA_DEVICES");
-    channel = kit_channel(asker, served.address, NULL, 16);
-}
-
-static void close_pair(void) {
-    te_channel_close(channel);
-    te_engine_close(asker);
-    kit_close_all(&served);
-    free(words);
-}
-
-static te_rdma_view look(void) {
-    te_rdma_view view;
-    te_rdma_look(asker, &view);
-    return view;
-}
-
-/* What the engines say, when something is not as it should be. */
-static void tell_state(void) {
-    char line[TE_ERROR_BYTES];
-    te_rdma_view view = look();
-    while (te_engine_log_next(asker, line))
-        fprintf(stderr, "asker: %s\n", line);
-    while (served.engine != NULL && te_engine_log_next(served.engine, line))
-        fprintf(stderr, "served: %s\n", line);
-    te_channel_error(channel, line);
-    fprintf(stderr,
-            "channel: %s\n%u of %u NICs up, %u endpoints (%llu opened), %u queue pairs, %llu "
-            "fallbacks, %llu broken, registered %llu of %llu\n",
-            line, view.nics_up, view.nics, view.endpoints,
-            (unsigned long long)view.endpoints_opened, view.queue_pairs,
-            (unsigned long long)view.fallbacks, (unsigned long long)view.rail_failures,
-            (unsigned long long)view.registered_bytes, (unsigned long long)view.wanted_bytes);
-}
-
-static void wait_for_endpoint(void) {
-    int64_t until = in_ms(20000);
-    uint64_t before = look().read_bytes;
-    while (look().read_bytes == before) {
-        uint8_t byte[8];
-        void *target = byte;
-        ms_read_item item = {.segment = 1, .length = 8};
-        ms_read_result result;
-        CHECK_STATUS(te_read(channel, &item, &target, 1, &result, in_ms(5000)), MS_OK);
-        CHECK_STATUS(result.status, MS_OK);
-        if (te_now_ns() >= until)
-            tell_state();
-        CHECK(te_now_ns() < until);
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    }
-}
-
-static ms_status read_once(uint64_t offset, void *target, uint64_t length) {
-    ms_read_item item = {.segment = 1, .offset = offset, .length = length};
-    ms_read_result result;
-    ms_status status = te_read(channel, &item, &target, 1, &result, in_ms(10000));
-    return status == MS_OK ? (ms_status)result.status : status;
-}
-
-static ms_status write_once(uint64_t offset, const void *source, uint64_t length) {
-    ms_write_item item = {.segment = 1, .offset = offset, .length = length};
-    uint32_t written;
-    ms_status status = te_write(channel, &item, &source, 1, NULL, 0, 0, &written, in_ms(10000));
-    return status == MS_OK ? (ms_status)written : status;
-}
+#include "rdma_kit.h"
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------ */
 
@@ -253,103 +147,7 @@ static void test_what_is_wrong_is_told_as_over_tcp(void) {
     close_pair();
 }
 
-/* ---- rails that break ------------------------------------------------------------------------------------------- */
-
-typedef struct mover {
-    pthread_t thread;
-    _Atomic bool is_stopping;
-    _Atomic uint64_t rounds;
-} mover;
-
-static void *keep_moving(void *argument) {
-    mover *self = argument;
-    uint8_t *buffer = malloc(2 * MIB);
-    while (!atomic_load(&self->is_stopping)) {
-        uint64_t salt = atomic_load(&self->rounds) + 1000;
-        fill_pattern(buffer, MIB, 4 * MIB, salt);
-        CHECK_STATUS(write_once(4 * MIB, buffer, MIB), MS_OK);
-        memset(buffer, 0, MIB);
-        CHECK_STATUS(read_once(4 * MIB, buffer, MIB), MS_OK);
-        CHECK(has_pattern(buffer, MIB, 4 * MIB, salt));
-        atomic_fetch_add(&self->rounds, 1);
-    }
-    free(buffer);
-    return NULL;
-}
-
-static void start(mover *self) {
-    memset(self, 0, sizeof *self);
-    CHECK(pthread_create(&self->thread, NULL, keep_moving, self) == 0);
-}
-
-static void stop(mover *self) {
-    atomic_store(&self->is_stopping, true);
-    pthread_join(self->thread, NULL);
-    CHECK(atomic_load(&self->rounds) > 0);
-}
-
-static void pause_ms(long milliseconds) {
-    nanosleep(
-        &(struct timespec){.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000},
-        NULL);
-}
-
-static void test_links_go_down_and_come_back(void) {
-    mover self;
-    open_pair();
-    wait_for_endpoint();
-    start(&self);
-    pause_ms(300);
-    te_rdma_view before = look();
-    for (int nic = 0; nic < 2; nic++) {
-        network_link_set(nic, false);
-        pause_ms(400);
-    }
-    CHECK(look().nics_up == 2);
-    uint64_t bytes = look().read_bytes;
-    pause_ms(500);
-    CHECK(look().read_bytes > bytes); /* over the other two */
-    CHECK(look().rail_failures > before.rail_failures);
-    for (int nic = 0; nic < 2; nic++)
-        network_link_set(nic, true);
-    pause_ms(2000);
-    CHECK(look().nics_up == 4);
-    stop(&self);
-    close_pair();
-}
-
-static void test_silent_loss_of_one_way(void) {
-    mover self;
-    open_pair();
-    wait_for_endpoint();
-    start(&self);
-    pause_ms(300);
-    uint64_t rounds = atomic_load(&self.rounds);
-    network_loss_set(1, true);
-    pause_ms(1500);
-    CHECK(atomic_load(&self.rounds) > rounds + 3);
-    CHECK(look().rail_failures > 0);
-    network_loss_set(1, false);
-    stop(&self);
-    close_pair();
-}
-
-static void test_nic_is_removed(void) {
-    mover self;
-    open_pair();
-    wait_for_endpoint();
-    start(&self);
-    pause_ms(300);
-    network_nic_set(3, false);
-    pause_ms(1000);
-    CHECK(look().nics_up == 3);
-    uint64_t bytes = look().read_bytes;
-    pause_ms(500);
-    CHECK(look().read_bytes > bytes);
-    stop(&self);
-    close_pair();
-    network_nic_set(3, true); /* for whoever comes next */
-}
+/* ---- limits ---------------------------------------------------------------------------------------------------- */
 
 static void test_wrong_gid_is_left_for_the_next(void) {
     /* An address to which nobody finds a way back, and which we are told to try first. */
@@ -386,11 +184,6 @@ static void test_peer_has_no_more_queue_pairs(void) {
 }
 
 /* ---- fences ------------------------------------------------------------------------------------------------------- */
-
-static bool every(void *context, void *peer_context) {
-    (void)context, (void)peer_context;
-    return true;
-}
 
 /* A writer that was frozen between its grant and its WRITE: it wakes up when its session has been fenced and its space
  * is another's, and posts what it had prepared. */
@@ -579,6 +372,7 @@ static void test_pool_is_bounded(void) {
     free(words);
 }
 
+/* By the calling thread (rdma_exchange.c); rdma_rails_suite.h has the other way. */
 static void run_suite(int argc, char **argv) {
     setenv("MOONCAKE_STORE_RDMA_WRITE_BYTES_MIN", "0", 0);
     setenv("MOONCAKE_STORE_RDMA_WAIT_MS", "3000", 0);

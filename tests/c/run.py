@@ -121,7 +121,8 @@ class Builder:
 
     def _library(self, source: Path, name: str, variant: str) -> Path:
         made = self._object(source, variant, ("-fPIC",))
-        library = BUILD_DIR / variant / "lib" / name
+        # A folder of its own: another test must not find it by looking for its own library.
+        library = BUILD_DIR / variant / "lib" / source.stem / name
         with self._guard:
             lock = self._locks.setdefault(library, threading.Lock())
         with lock:

@@ -49,7 +49,7 @@ def over_the_nic(length: int) -> Iterator[None]:
 def perftest(program: str, size: int, repeats: int, column: int, *options: str) -> float:
     """Return what stands in a column of the line that begins with the size."""
     common = ["-s", str(size), "-n", str(repeats), "-x", "1", "-F", *options]
-    environment = os.environ | {"LD_PRELOAD": str(BUILT / "lib/libsteady_clock.so")}
+    environment = os.environ | {"LD_PRELOAD": str(BUILT / "lib/steady_clock/libsteady_clock.so")}
     server = subprocess.Popen(
         [program, "-d", SERVING, *common],
         stdout=subprocess.PIPE,
@@ -115,7 +115,7 @@ def main() -> None:
     for theirs in rounds[0]:
         other, kind = theirs.split("_", 1)
         kind = kind.replace("_events", "")
-        for ours in (f"engine_{kind}", f"engine_one_place_{kind}"):
+        for ours in (f"engine_{kind}", f"engine_one_place_{kind}", f"engine_lanes_{kind}"):
             if other != "engine" and ours in rounds[0]:
                 values = [round(each[ours] / each[theirs], 2) for each in rounds]
                 ratios[f"{ours} of {theirs}"] = values

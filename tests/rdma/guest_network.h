@@ -3,6 +3,7 @@
 #define GUEST_NETWORK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -44,6 +45,9 @@ static inline void network_nic_set(int nic, bool is_there) {
     else
         run_command("ip link del eth%d &", nic); /* its rxe waits for those who have it open */
 }
+
+/* Software NICs are slow enough by themselves. */
+static inline void network_speed_set(uint64_t bytes_per_s) { (void)bytes_per_s; }
 
 static inline void network_dead_gid_set(int nic, bool is_there) {
     run_command(is_there ? "ip addr add 10.99.0.1/32 dev eth%d && "

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "engine_kit.h"
+#include "te_channel_rails.h"
 
 #define MIB (1u << 20)
 #define POOL_BYTES (16u * MIB)
@@ -78,7 +79,19 @@ static double latency_us(bool is_write, uint64_t length) {
     return medians[ROUNDS / 2];
 }
 
+/* From now on what is large goes by the slice scheduler. */
+static void go_over_lanes(void) {
+    te_channel_rails *rails = te_channel_rails_of(channel);
+    te_channel_rails_want(rails);
+    for (int64_t until_ns = in_ms(10000); !te_channel_rails_serve_rdma(rails, TE_READ, MIB) ||
+                                          !te_channel_rails_serve_rdma(rails, TE_WRITE, MIB);) {
+        CHECK(te_now_ns() < until_ns);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+}
+
 int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IONBF, 0);
     int pipes[2];
     kit served;
     CHECK(argc == 3 && pipe(pipes) == 0);
@@ -125,6 +138,12 @@ int main(int argc, char **argv) {
     segment = 3;
     move(false, 1, 4096);
     printf("\"guarded_read_4k_us\": %.1f, ", latency_us(false, 4096));
+    segment = 1;
+    go_over_lanes();
+    printf("\"lanes_write_mib_per_s\": %.1f, ", bandwidth(true));
+    printf("\"lanes_read_mib_per_s\": %.1f, ", bandwidth(false));
+    segment = 3;
+    printf("\"lanes_guarded_read_mib_per_s\": %.1f, ", bandwidth(false));
     te_rdma_look(asker, &view);
     printf("\"fallbacks\": %llu}\n", (unsigned long long)view.fallbacks);
     te_channel_close(channel);

@@ -5,6 +5,7 @@
  */
 #include "te_carrier.h"
 #include "te_interface_watch.h"
+#include "te_rdma.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -83,6 +84,9 @@ static ms_status make_rooms(te_carrier *carrier) {
     te_schedule_config config;
     te_schedule_config_default(&config);
     config.nics_max = 2 * TE_NICS_MAX; /* a network interface is busy in both directions at once */
+    if (carrier->engine->rdma !=
+        NULL) /* several completions are taken at once, smaller ones one by one */
+        config.slice_bytes = carrier->engine->rdma->settings.slice_bytes;
     if (carrier->engine->rail_slice_bytes != 0)
         config.slice_bytes = carrier->engine->rail_slice_bytes;
     for (uint32_t i = 0; i < TE_CLASS_COUNT; i++)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "te_channel_rails.h"
+#include "te_rdma.h"
 #include "te_session.h"
 
 #include "te_fault.h"
@@ -114,9 +115,10 @@ ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends
     if (count > 0)
         memcpy(rails->ends, ends, count * sizeof *ends);
     atomic_store(&rails->count, count);
-    if (rails->now != NULL && !te_channel_rails_are_used(rails))
+    bool has_nics = te_channel_engine(rails->channel)->rdma != NULL && count > 0;
+    if (rails->now != NULL && !has_nics && !te_channel_rails_are_used(rails))
         drop(rails, rails->now);
-    else if (rails->now != NULL)
+    else if (rails->now != NULL && count > 0)
         status = te_path_change(rails->now->path, ends, count);
     pthread_mutex_unlock(&rails->lock);
     return status;
@@ -181,7 +183,12 @@ static void open_path(te_channel_rails *rails) {
         free(made);
         return;
     }
-    te_path_config config = {.rails = rails->ends,
+    te_rail_ends ends[TE_RAILS_MAX];
+    const te_lane_ops *ops[TE_RAILS_MAX];
+    memcpy(ends, rails->ends, count * sizeof *ends);
+    count = te_lane_rdma_beside(te_channel_engine(rails->channel), ends, ops, count);
+    te_path_config config = {.rails = ends,
+                             .ops = ops,
                              .rail_count = count,
                              .addresses = rails->addresses,
                              .hello = hello,
@@ -196,16 +203,10 @@ static void open_path(te_channel_rails *rails) {
     free(hello);
 }
 
-/* A path with a rail that is up; NULL: there is none now.  Never waits. */
-static kept_path *take(te_channel_rails *rails, te_opcode opcode) {
-    kept_path *taken = NULL;
+/* Under the lock.  Lanes come up in the background; never waits. */
+static void ask_for_lanes(te_channel_rails *rails, te_opcode opcode) {
     int64_t now_ns = te_now_ns();
-    pthread_mutex_lock(&rails->lock);
-    if (rails->now != NULL && te_path_is_up(rails->now->path, opcode)) {
-        taken = rails->now;
-        taken->users++;
-        rails->failures = 0;
-    } else if (!rails->is_closing && te_channel_rails_are_used(rails)) {
+    if (!rails->is_closing && atomic_load(&rails->count) > 0) {
         if (rails->now != NULL && te_path_is_dead(rails->now->path)) {
             drop(rails, rails->now);
             int64_t pause = PAUSE_FIRST_NS << (rails->failures < 5 ? rails->failures : 5);
@@ -219,8 +220,38 @@ static kept_path *take(te_channel_rails *rails, te_opcode opcode) {
             rails->warmed_ns[opcode] = now_ns;
         }
     }
+}
+
+/* A path with a rail that is up; NULL: there is none now. */
+static kept_path *take(te_channel_rails *rails, te_opcode opcode) {
+    kept_path *taken = NULL;
+    pthread_mutex_lock(&rails->lock);
+    if (rails->now != NULL && te_path_is_up(rails->now->path, opcode)) {
+        taken = rails->now;
+        taken->users++;
+        rails->failures = 0;
+    } else {
+        ask_for_lanes(rails, opcode);
+    }
     pthread_mutex_unlock(&rails->lock);
     return taken;
+}
+
+bool te_channel_rails_serve_rdma(te_channel_rails *rails, te_opcode opcode, uint64_t bytes) {
+    te_engine *engine = rails == NULL ? NULL : te_channel_engine(rails->channel);
+    if (engine == NULL || engine->rdma == NULL)
+        return false;
+    /* The schedule costs two changes of threads: who has said nothing about shares does not pay for them. */
+    bool is_shared = atomic_load_explicit(&rails->is_wanted, memory_order_relaxed) &&
+                     bytes >= engine->rails_bytes_min;
+    if (!is_shared && bytes < engine->rdma->settings.rails_bytes_min)
+        return false;
+    pthread_mutex_lock(&rails->lock);
+    bool is_served = rails->now != NULL && te_path_uses(rails->now->path, opcode, &te_lane_rdma);
+    if (!is_served)
+        ask_for_lanes(rails, opcode);
+    pthread_mutex_unlock(&rails->lock);
+    return is_served;
 }
 
 static void give_back(te_channel_rails *rails, kept_path *kept) {
@@ -252,6 +283,17 @@ static bool is_for_rails(const wanted *items, size_t i) {
                ? items->results[i].status == MS_PENDING && items->reads[i].length > 0
                : items->statuses[i] == MS_PENDING && items->writes[i].length > 0 &&
                      items->writes[i].source == 0;
+}
+
+/* NICs reach registered memory by themselves: nobody may unregister it meanwhile.  NULL: it is not registered, or we have none. */
+static te_region *hold(te_engine *engine, te_opcode opcode, const te_carried *carried) {
+    te_region *held = NULL;
+    uint64_t length = opcode == TE_READ ? carried->wire.read.length : carried->wire.write.length;
+    if (engine->rdma != NULL &&
+        te_region_hold(engine->registry, (uint64_t)(uintptr_t)carried->local, length,
+                       opcode == TE_READ, &held) != MS_OK)
+        return NULL;
+    return held;
 }
 
 static void take_item(const wanted *items, size_t i, te_carried *carried) {
@@ -290,12 +332,18 @@ static ms_status carry(te_channel *channel, const wanted *items, const te_transf
     kept_path *kept = take(rails, items->opcode);
     if (kept == NULL)
         return MS_OK;
+    te_engine *engine = te_channel_engine(channel);
     te_carried *carried = calloc(items->count, sizeof *carried);
-    size_t used = 0;
+    te_region **held = calloc(items->count, sizeof *held);
+    size_t used = 0, count = carried != NULL && held != NULL ? items->count : 0;
     ms_status failure = MS_OK;
-    for (size_t i = 0; carried != NULL && i < items->count; i++)
-        if (is_for_rails(items, i))
-            take_item(items, i, &carried[used++]);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_for_rails(items, i))
+            continue;
+        take_item(items, i, &carried[used]);
+        held[used] = hold(engine, items->opcode, &carried[used]);
+        used++;
+    }
     if (used > 0) {
         te_carry wait = {.path = kept->path,
                          .opcode = items->opcode,
@@ -305,8 +353,11 @@ static ms_status carry(te_channel *channel, const wanted *items, const te_transf
         te_carry_set_options(&wait, options);
         te_carry_wait(&wait, te_scope_current());
     }
+    for (size_t i = 0; i < used; i++)
+        if (held[i] != NULL)
+            te_region_release(held[i]);
     used = 0;
-    for (size_t i = 0; carried != NULL && i < items->count; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (!is_for_rails(items, i))
             continue;
         const te_carried *item = &carried[used++];
@@ -317,6 +368,7 @@ static ms_status carry(te_channel *channel, const wanted *items, const te_transf
             failure = failed(channel, status);
     }
     free(carried);
+    free((void *)held);
     give_back(rails, kept);
     return failure;
 }

@@ -294,6 +294,7 @@ void te_path_use(te_path *path, te_opcode opcode, int64_t now_ns) {
         if (is_up && lane->ops->rank < rank)
             rank = lane->ops->rank;
     }
+    atomic_store_explicit(&path->rank[opcode], rank, memory_order_relaxed);
     atomic_store_explicit(&path->up_count[opcode], up_count, memory_order_relaxed);
     for (uint32_t i = 0; i < path->rail_count; i++) {
         const te_lane *lane = &path->lanes[opcode][i];
@@ -304,6 +305,11 @@ void te_path_use(te_path *path, te_opcode opcode, int64_t now_ns) {
 
 bool te_path_is_up(const te_path *path, te_opcode opcode) {
     return atomic_load_explicit(&path->up_count[opcode], memory_order_relaxed) > 0;
+}
+
+bool te_path_uses(const te_path *path, te_opcode opcode, const te_lane_ops *ops) {
+    return te_path_is_up(path, opcode) &&
+           atomic_load_explicit(&path->rank[opcode], memory_order_relaxed) == ops->rank;
 }
 
 bool te_path_is_dead(te_path *path) {

@@ -14,6 +14,8 @@
 
 #include "te_fault.h"
 
+typedef _Atomic(verbs_mr *) slot;
+
 struct te_rdma_range {
     te_rdma *rdma;
     te_rdma_range *next, *previous; /* under rdma->lock */
@@ -22,8 +24,8 @@ struct te_rdma_range {
     uint32_t chunk_count;
     _Atomic uint64_t ready;
     _Atomic bool is_closing;
-    bool is_wanted, is_registering; /* under rdma->lock */
-    _Atomic(verbs_mr *) *slots[TE_RDMA_NICS_MAX];
+    bool is_wanted, is_registering;          /* under rdma->lock */
+    _Atomic(slot *) slots[TE_RDMA_NICS_MAX]; /* a row is there for good; read without the lock */
     _Atomic bool has_failed[TE_RDMA_NICS_MAX];
 };
 
@@ -71,8 +73,8 @@ static bool fill(te_rdma_range *range, te_rdma_nic *nic, uint32_t chunk) {
     uint64_t start = (uint64_t)chunk * range->chunk_bytes;
     uint64_t end =
         start + range->chunk_bytes < range->length ? start + range->chunk_bytes : range->length;
-    _Atomic(verbs_mr *) *slot = &range->slots[nic->index][chunk];
-    if (atomic_load_explicit(slot, memory_order_acquire) != NULL ||
+    slot *place = atomic_load_explicit(&range->slots[nic->index], memory_order_acquire) + chunk;
+    if (atomic_load_explicit(place, memory_order_acquire) != NULL ||
         end > atomic_load(&range->ready))
         return true;
     errno = 0;
@@ -84,7 +86,7 @@ static bool fill(te_rdma_range *range, te_rdma_nic *nic, uint32_t chunk) {
             tell_short(range, nic, problem);
         return false;
     }
-    atomic_store_explicit(slot, mr, memory_order_release);
+    atomic_store_explicit(place, mr, memory_order_release);
     return true;
 }
 
@@ -95,13 +97,11 @@ static void register_all(te_rdma_range *range) {
         te_rdma_nic *nic = rdma->nics[i];
         if (atomic_load(&nic->is_gone) || atomic_load(&range->has_failed[i]))
             continue;
-        if (range->slots[i] == NULL) {
-            _Atomic(verbs_mr *) *slots = calloc(range->chunk_count, sizeof *slots);
+        if (atomic_load(&range->slots[i]) == NULL) { /* no other thread makes one */
+            slot *slots = calloc(range->chunk_count, sizeof *slots);
             if (slots == NULL)
                 continue;
-            pthread_mutex_lock(&rdma->lock);
-            range->slots[i] = slots;
-            pthread_mutex_unlock(&rdma->lock);
+            atomic_store_explicit(&range->slots[i], slots, memory_order_release);
         }
         for (uint32_t chunk = 0; chunk < range->chunk_count; chunk++)
             if (atomic_load(&range->is_closing) || !fill(range, nic, chunk))
@@ -207,10 +207,11 @@ void te_rdma_range_close(te_rdma_range *range) {
         rdma->ranges = range->next;
     pthread_mutex_unlock(&rdma->lock);
     for (uint32_t i = 0; i < TE_RDMA_NICS_MAX; i++) {
-        for (uint32_t chunk = 0; range->slots[i] != NULL && chunk < range->chunk_count; chunk++)
-            if (range->slots[i][chunk] != NULL)
-                rdma->verbs->dereg_mr(range->slots[i][chunk]);
-        free((void *)range->slots[i]);
+        slot *slots = atomic_load(&range->slots[i]);
+        for (uint32_t chunk = 0; slots != NULL && chunk < range->chunk_count; chunk++)
+            if (slots[chunk] != NULL)
+                rdma->verbs->dereg_mr(slots[chunk]);
+        free((void *)slots);
     }
     free(range);
 }
@@ -221,7 +222,7 @@ bool te_rdma_range_key(te_rdma_range *range, const te_rdma_nic *nic, uint64_t ad
         return false;
     uint64_t within = address - range->address;
     uint32_t chunk = (uint32_t)(within / range->chunk_bytes);
-    _Atomic(verbs_mr *) *slots = range->slots[nic->index];
+    slot *slots = atomic_load_explicit(&range->slots[nic->index], memory_order_acquire);
     verbs_mr *mr = slots == NULL ? NULL : atomic_load_explicit(&slots[chunk], memory_order_acquire);
     if (mr == NULL)
         return false;

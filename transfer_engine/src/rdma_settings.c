@@ -43,6 +43,7 @@ void te_rdma_settings_read(te_rdma_lookup *lookup, te_rdma_settings *settings, c
         .queue_pairs_max = (uint32_t)READ("_QUEUE_PAIRS_MAX", 1, 1048576, 16384),
         .slice_bytes = (uint32_t)READ("_SLICE_BYTES", 4096, 64 << 20, 256 << 10),
         .write_bytes_min = (uint32_t)READ("_WRITE_BYTES_MIN", 0, 1 << 30, 64 << 10),
+        .rails_bytes_min = READ("_RAILS_BYTES_MIN", 0, UINT64_MAX, UINT64_MAX),
         .chunk_bytes =
             READ("_CHUNK_BYTES", 65536, UINT64_C(1) << 40, UINT64_C(256) << 20) / 4096 * 4096,
         .timeout = (uint8_t)READ("_TIMEOUT", 1, 31, 12),

@@ -115,16 +115,12 @@ static ms_status open_path(te_engine *engine, te_session *session, const te_rail
     uint8_t hello[TE_HELLO_DEFAULT_BYTES];
     te_rail_ends all[TE_RAILS_MAX];
     const te_lane_ops *ops[TE_RAILS_MAX];
-    uint32_t nics = te_lane_rdma_ends(engine, rails[0].remote, all, TE_RAILS_MAX / 2);
-    uint32_t kept = count < TE_RAILS_MAX - nics ? count : TE_RAILS_MAX - nics;
-    memmove(&all[kept], &all[0], nics * sizeof *all);
-    memcpy(all, rails, kept * sizeof *all);
-    for (uint32_t i = 0; i < kept + nics; i++)
-        ops[i] = i < kept ? &te_lane_tcp : &te_lane_rdma;
+    memcpy(all, rails, count * sizeof *all);
+    count = te_lane_rdma_beside(engine, all, ops, count);
     write_hello(engine, session->incarnation, hello);
     te_path_config config = {.rails = all,
                              .ops = ops,
-                             .rail_count = kept + nics,
+                             .rail_count = count,
                              .hello = hello,
                              .hello_length = sizeof hello,
                              .is_watching = te_registry_has_topology(engine->registry)};

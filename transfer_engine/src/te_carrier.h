@@ -83,6 +83,8 @@ ms_status te_path_open(te_engine *engine, const te_path_config *config, te_path 
 void te_path_close(te_path *path);
 /* Any lane of that direction is up.  Any thread; a glance, no lock. */
 bool te_path_is_up(const te_path *path, te_opcode opcode);
+/* What is begun now goes over lanes of that transport.  Any thread; a glance, no lock. */
+bool te_path_uses(const te_path *path, te_opcode opcode, const te_lane_ops *ops);
 /* Connects lanes of that direction that are down, as a request over them would.  Any thread. */
 void te_path_warm(te_path *path, te_opcode opcode);
 /* What is under way over it ends: READs as UNAVAILABLE, WRITEs as IO_ERROR.  Any thread. */

@@ -5,6 +5,8 @@
  * go over the channel's connections as they do without rails.  A channel with one address costs a look at two numbers, until
  * a transfer says how bytes are to be shared.
  *
+ * Beside those addresses a path has a rail for each RDMA NIC of this engine.  While one of them is up, all bytes go by NICs.
+ *
  * A path's connections say the channel's HELLO.  With another HELLO (a new session or epoch) comes another path; what is
  * under way over the old one ends there.
  */
@@ -33,6 +35,9 @@ ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends
 bool te_channel_rails_are_several(const te_channel_rails *rails);
 /* The same, or one that is shared by a schedule. */
 bool te_channel_rails_are_used(const te_channel_rails *rails);
+/* Whether a transfer of so many bytes goes over lanes of RDMA NICs: it is large enough, somebody has said how bytes are
+ * shared, and one is up.  If it should, and none is up, one is asked for. */
+bool te_channel_rails_serve_rdma(te_channel_rails *rails, te_opcode opcode, uint64_t bytes);
 /* From now on also one rail has a schedule: what is urgent goes first on it as well. */
 void te_channel_rails_want(te_channel_rails *rails);
 /* Rail `index` of the path that is used now, READs first; false: there is none. */

@@ -149,9 +149,10 @@ bool te_lane_endpoint_take(te_lane *lane); /* false: the pool is full of busy on
 void te_lane_endpoint_give(te_lane *lane);
 
 extern const te_lane_ops te_lane_tcp, te_lane_rdma;
-/* A rail for each RDMA NIC of this engine, to the peer that is reached at `address`; returns how many. */
-uint32_t te_lane_rdma_ends(te_engine *engine, const char *address, te_rail_ends *ends,
-                           uint32_t room);
+/* Adds to `count` rails of TCP one for each RDMA NIC of this engine, to the peer that the first of them reaches, and says what
+ * each is; returns how many there are now.  Where there is no room for all, NICs come first, up to half of it. */
+uint32_t te_lane_rdma_beside(te_engine *engine, te_rail_ends ends[TE_RAILS_MAX],
+                             const te_lane_ops *ops[TE_RAILS_MAX], uint32_t count);
 
 /* ---- the carrier, for lanes ------------------------------------------------------------------------------------ */
 
@@ -206,6 +207,7 @@ struct te_path {
     uint32_t others;  /* rails that are not of TCP: no list names them; never changes */
     _Atomic uint32_t rails_wanted; /* of the newest list, and the others */
     _Atomic uint32_t up_count[2];  /* lanes by opcode; read anywhere */
+    _Atomic uint32_t rank[2];      /* of those that are used; means something while one is up */
     /* The carrier thread's: */
     int64_t used_ns[2]; /* when something was last begun, by opcode */
     struct te_cut

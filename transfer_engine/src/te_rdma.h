@@ -10,7 +10,7 @@
  *   rdma_server.c       answering side: ports, queue pairs of links, keys of segments
  *   rdma_endpoint.c     asking side: a connection and its queue pairs, one or more a rail
  *   rdma_exchange.c     slices over the rails of an endpoint; generation words; drain
- *   lane_rdma.c         the same for the slice scheduler: a lane is an endpoint of one queue pair (te_rail_ops.h)
+ *   lane_rdma*.c        the same for the slice scheduler: a lane is an endpoint of one queue pair (te_rail_ops.h)
  *   rdma_pool.c         endpoints to a peer: opened on demand in the background, bounded, forgotten when broken
  *   rdma_settings.c     what can be set (pure)
  *   rdma.c              opening and closing all of it; events of the devices
@@ -74,6 +74,7 @@ ms_status te_rdma_open(te_engine *engine, te_rdma **opened);
 void te_rdma_stop(te_rdma *rdma);  /* nothing is begun any more; what runs has ended */
 void te_rdma_close(te_rdma *rdma); /* no link and no channel is left */
 te_rdma_nic *te_rdma_nic_at(te_rdma *rdma, uint32_t index); /* NULL: none of that number */
+uint32_t te_rdma_nics_up(te_rdma *rdma);
 
 /* ---- rdma_memory.c ------------------------------------------------------------------------------------------------ */
 typedef enum te_rdma_use {

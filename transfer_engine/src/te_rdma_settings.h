@@ -15,6 +15,7 @@ typedef struct te_rdma_settings {
     uint32_t queue_pairs_max;    /* of an engine, answering side */
     uint32_t slice_bytes;
     uint32_t write_bytes_min;     /* smaller writes go with their SEAL in one TCP frame */
+    uint64_t rails_bytes_min;     /* larger calls go by the slice scheduler, shares or not */
     uint64_t chunk_bytes;         /* of a registration */
     uint8_t timeout, retry_count; /* of a queue pair: 4.096 us * 2^timeout, and so often again */
     uint32_t wait_ms; /* transfers wait so long for an endpoint; 0 = TCP until it is there */

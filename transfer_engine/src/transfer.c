@@ -251,6 +251,14 @@ static bool is_for_rails(const te_moving *wanted, const te_transfer_options *opt
            sum_payload(wanted) >= wanted->engine->rails_bytes_min;
 }
 
+/* Whether its lanes are those of NICs. */
+static bool is_for_rdma_rails(const te_moving *wanted) {
+    te_opcode opcode = wanted->reads != NULL ? TE_READ : TE_WRITE;
+    return wanted->engine->rdma != NULL &&
+           te_channel_rails_serve_rdma(te_channel_rails_of(wanted->channel), opcode,
+                                       sum_payload(wanted));
+}
+
 ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const *targets,
                      size_t count, ms_read_result *results, const te_transfer_options *options,
                      int64_t deadline_ns) {
@@ -269,11 +277,13 @@ ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const
     }
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
+        bool is_over_rails = count > 0 && is_for_rails(&wanted, options);
+        bool is_by_nics = count > 0 && is_for_rdma_rails(&wanted);
         bool is_tried = wanted.engine->rdma != NULL && count > 0;
-        if (is_tried) {
+        if (is_tried && !is_by_nics) {
             status = te_rdma_read(channel, items, targets, count, results, deadline_ns);
         }
-        if (status == MS_OK && is_for_rails(&wanted, options)) {
+        if (status == MS_OK && (is_over_rails || is_by_nics)) {
             is_tried = true;
             status = te_channel_rails_read(channel, items, targets, count, results, options,
                                            deadline_ns);
@@ -321,11 +331,14 @@ ms_status te_write_as(te_channel *channel, const ms_write_item *items, const voi
     }
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
+        bool is_over_rails = is_for_rails(&wanted, options);
+        bool is_by_nics = count > 0 && is_for_rdma_rails(&wanted);
         bool is_tried = count > 0 && is_for_rdma(&wanted);
-        if (is_tried) {
+        is_over_rails = is_over_rails || is_by_nics;
+        if (is_tried && !is_by_nics) {
             status = te_rdma_write(channel, items, sources, count, statuses, deadline_ns);
         }
-        bool is_over_rails = status == MS_OK && is_for_rails(&wanted, options);
+        is_over_rails = is_over_rails && status == MS_OK;
         if (is_over_rails) {
             is_tried = true;
             status = te_channel_rails_write(channel, items, sources, count, statuses, options,
