@@ -191,6 +191,18 @@ class SchedulerConfig:
         False, "before a prefill begins the decode instance is chosen anew, and who would be "
         "refused by then is refused: that wastes nothing but its wait",
     )  # fmt: skip
+    admit_length: str = setting(
+        "own", "for which length the look at the decode pool is taken: own, or that of the mean "
+        "prompt, so that nobody is refused for the length of his: fairer, and more is wasted",
+        choices=("own", "mean"),
+    )  # fmt: skip
+    report_interval_s: float = setting(
+        0.0, "how often instances tell their load: between two reports decisions go by the last "
+        "one; 0: loads are known at any moment", minimum=0,
+    )  # fmt: skip
+    count_decided: bool = setting(
+        True, "between two reports what was decided since counts, as in the conductor"
+    )
     error_sigma: float = setting(
         0.0, "spread of true over predicted prefill time (of its logarithm)", minimum=0, maximum=3
     )

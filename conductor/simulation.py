@@ -220,6 +220,9 @@ def _native_config(config: SimConfig) -> Any:
     native.output_initial = scheduler.output_initial
     patience_s = math.inf if scheduler.admission == "all" else scheduler.decode_patience_s
     native.decode_patience_s = patience_s
+    native.is_length_neutral = scheduler.admit_length == "mean"
+    native.report_s = scheduler.report_interval_s
+    native.counts_decided = scheduler.count_decided
     native.checks_again = scheduler.check_again
     native.margin = scheduler.forecast_margin
     native.fetch_weight = scheduler.fetch_weight

@@ -39,7 +39,10 @@ typedef struct cd_sim_config {
 
     uint32_t admission;
     double threshold;
-    double margin;     /* of the forecast */
+    double margin;          /* of the forecast */
+    bool is_length_neutral; /* the look at the decode pool is taken for a prompt of mean length */
+    double report_s;        /* how often instances tell their load; 0: it is known at any moment */
+    bool counts_decided;    /* between reports: what was decided since */
     bool checks_again; /* before a prefill begins: the decode instance, and whether there is room */
     double ttft_slo_s;
     cd_decode_limits decode;

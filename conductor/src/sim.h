@@ -18,6 +18,7 @@ typedef enum event_kind {
     EVENT_PREFILL_END,
     EVENT_STAGE_FREE,
     EVENT_ITERATION,
+    EVENT_REPORT,
     EVENT_REPLICATE,
     EVENT_SAMPLE
 } event_kind;
@@ -67,6 +68,13 @@ typedef struct prefill_node {
     bool is_busy;     /* the first stage */
 } prefill_node;
 
+/* What an instance told last, and what was decided since. */
+typedef struct load_report {
+    double queue_s, decided_s;
+    uint32_t requests, decided;
+    cd_decode_view decode; /* of a decode instance */
+} load_report;
+
 struct cd_sim {
     cd_sim_config config;
     cd_trace trace;
@@ -87,6 +95,8 @@ struct cd_sim {
     cd_match *matches;
     cd_prefill_view *prefill_views;
     cd_decode_view *decode_views;
+    load_report *prefill_reports, *decode_reports;
+    double reported_s;
     uint32_t *flying; /* accepted, not through */
     uint32_t flying_count;
     cd_flight *flights;
@@ -136,6 +146,8 @@ void sim_flow(cd_sim *sim, flow_kind kind, uint32_t request, uint32_t source, ui
 void sim_land(cd_sim *sim, uint32_t request);
 void sim_sample(cd_sim *sim);
 
+/* All instances tell their load. */
+void sim_report(cd_sim *sim);
 void sim_arrive(cd_sim *sim, uint32_t request);
 /* Whether the decode pool still has room for a request whose prefill could begin now; its instance is chosen anew. */
 bool sim_has_room_yet(cd_sim *sim, uint32_t request);

@@ -37,6 +37,15 @@ static void wait_for(cd_sim *sim, uint32_t waiter, uint32_t producer, uint32_t p
     *last = waiters;
 }
 
+/* What decisions go by between two reports: a queue passes, and what was decided since is known to who decided it. */
+static void age_report(const cd_sim *sim, const load_report *told, cd_prefill_view *view) {
+    bool counts = sim->config.counts_decided;
+    double queue_s = told->queue_s + (counts ? told->decided_s : 0);
+    view->queue_s = fmax(0, queue_s - (sim->now_s - sim->reported_s));
+    view->requests = told->requests + (counts ? told->decided : 0);
+    view->behind = 0;
+}
+
 static void look(cd_sim *sim, sim_request *request) {
     for (uint32_t i = 0; i < request->block_count; i++)
         sim->keys[i] = (cd_key){.low = request->blocks[i]};
@@ -57,23 +66,66 @@ static void look(cd_sim *sim, sim_request *request) {
             .ready_s =
                 fmax(0, prefix_end_s(sim, request, i, sim->matches[i].blocks[2]) - sim->now_s),
         };
-        sim_line(sim, i, shortest_s, &view->queue_s, &view->behind);
+        if (sim->config.report_s > 0)
+            age_report(sim, &sim->prefill_reports[i], view);
+        else
+            sim_line(sim, i, shortest_s, &view->queue_s, &view->behind);
     }
+}
+
+static cd_decode_view decode_now(const cd_sim *sim, uint32_t i) {
+    const decode_node *node = &sim->decode[i];
+    return (cd_decode_view){
+        .batch = node->count + node->wait_count,
+        .context_tokens = node->context_tokens,
+        .reserved_tokens = node->reserved_tokens + node->promised_reserved,
+        .promised = node->promised,
+        .promised_tokens = node->promised_tokens,
+        .ingress_bytes = sim->net.ingress_bytes[sim->config.prefill_instances + i],
+    };
 }
 
 static void look_at_decoding(cd_sim *sim) {
     network_advance(&sim->net, sim->now_s);
     for (uint32_t i = 0; i < sim->config.decode_instances; i++) {
-        const decode_node *node = &sim->decode[i];
-        sim->decode_views[i] = (cd_decode_view){
-            .batch = node->count + node->wait_count,
-            .context_tokens = node->context_tokens,
-            .reserved_tokens = node->reserved_tokens + node->promised_reserved,
-            .promised = node->promised,
-            .promised_tokens = node->promised_tokens,
-            .ingress_bytes = sim->net.ingress_bytes[sim->config.prefill_instances + i],
-        };
+        cd_decode_view *view = &sim->decode_views[i];
+        if (sim->config.report_s <= 0) {
+            *view = decode_now(sim, i);
+            continue;
+        }
+        *view = sim->decode_reports[i].decode;
+        double passed = (sim->now_s - sim->reported_s) * sim->config.believed.nic_bytes_per_s;
+        view->ingress_bytes = fmax(0, view->ingress_bytes - passed);
     }
+}
+
+void sim_report(cd_sim *sim) {
+    sim->reported_s = sim->now_s;
+    for (uint32_t i = 0; i < sim->config.prefill_instances; i++)
+        sim->prefill_reports[i] = (load_report){
+            .queue_s = sim_queue_s(sim, i),
+            .requests = sim->prefill[i].queue_count + sim->prefill[i].running,
+        };
+    network_advance(&sim->net, sim->now_s);
+    for (uint32_t i = 0; i < sim->config.decode_instances; i++)
+        sim->decode_reports[i] = (load_report){.decode = decode_now(sim, i)};
+}
+
+/* Lets a request that goes to a decode instance count there until the next report (1), or no more (-1). */
+static void note_decode(cd_sim *sim, const sim_request *request, double sign) {
+    if (!sim->config.counts_decided)
+        return;
+    cd_decode_view *decode = &sim->decode_reports[request->decode].decode;
+    decode->promised += sign;
+    decode->promised_tokens += sign * request->tokens;
+    decode->reserved_tokens += sign * request->reserved_tokens;
+}
+
+static void note_decided(cd_sim *sim, const sim_request *request) {
+    load_report *prefill = &sim->prefill_reports[request->prefill];
+    prefill->decided++;
+    prefill->decided_s += request->predicted_s;
+    note_decode(sim, request, 1);
 }
 
 /* All that are under way but one. */
@@ -99,7 +151,7 @@ static uint32_t fill_flights(cd_sim *sim, const sim_request *without) {
     return count;
 }
 
-static double look_ahead(cd_sim *sim, const sim_request *request, double ttft_s,
+static double look_ahead(cd_sim *sim, const sim_request *request, uint32_t tokens, double ttft_s,
                          int32_t *instance) {
     const cd_sim_config *config = &sim->config;
     uint32_t flights = fill_flights(sim, request);
@@ -119,9 +171,9 @@ static double look_ahead(cd_sim *sim, const sim_request *request, double ttft_s,
         .join_tokens = sim->mean_tokens,
     };
     double expected = config->admission == CD_ADMIT_ORACLE ? request->output : sim->mean_output;
-    return cd_pool_load_at(config->admission, &config->believed, &config->decode, request->tokens,
-                           expected, sim->decode_views, config->decode_instances, sim->flights,
-                           flights, &forecast, instance);
+    return cd_pool_load_at(config->admission, &config->believed, &config->decode, tokens, expected,
+                           sim->decode_views, config->decode_instances, sim->flights, flights,
+                           &forecast, instance);
 }
 
 /* Whether the decode pool speaks against a request whose first token is predicted in ttft_s; who foresees that chooses
@@ -129,12 +181,17 @@ static double look_ahead(cd_sim *sim, const sim_request *request, double ttft_s,
 static bool has_no_room(cd_sim *sim, const sim_request *request, double ttft_s, int32_t *instance) {
     const cd_sim_config *config = &sim->config;
     double load = 0;
+    uint32_t tokens = request->tokens;
+    if (config->is_length_neutral && sim->mean_tokens > 0) {
+        tokens = (uint32_t)sim->mean_tokens;
+        ttft_s = sim->mean_ttft_s;
+    }
     if (config->admission == CD_ADMIT_EARLY) {
-        load = cd_pool_load(&config->believed, &config->decode, request->tokens, sim->decode_views,
+        load = cd_pool_load(&config->believed, &config->decode, tokens, sim->decode_views,
                             config->decode_instances);
     } else if (config->admission >= CD_ADMIT_PREDICTED) {
         int32_t chosen = -1;
-        load = look_ahead(sim, request, ttft_s, &chosen);
+        load = look_ahead(sim, request, tokens, ttft_s, &chosen);
         if (chosen >= 0)
             *instance = chosen;
     }
@@ -163,6 +220,7 @@ bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
     const cd_sim_config *config = &sim->config;
     sim_request *request = &sim->requests[id];
     promise(sim, request, -1);
+    note_decode(sim, request, -1);
     look_at_decoding(sim);
     cd_decode_choice decode;
     cd_choose_decode(&config->believed, &config->decode, request->tokens, sim->mean_output,
@@ -173,6 +231,7 @@ bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
         sim_set(sim, id, CD_DECODE_INSTANCE, decode.instance);
     }
     promise(sim, request, 1);
+    note_decode(sim, request, 1);
     return !is_full;
 }
 
@@ -315,6 +374,7 @@ static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
     request->is_queued = true;
     request->reserved_tokens = request->tokens + sim->mean_output;
     promise(sim, request, 1);
+    note_decided(sim, request);
     request->flying = sim->flying_count;
     sim->flying[sim->flying_count++] = id;
     double since_s = sim->now_s - sim->last_accept_s, window_s = 30;

@@ -23,7 +23,7 @@ bool sim_schedule(cd_sim *sim, double time_s, event_kind kind, uint32_t id, uint
         sim->events = events;
         sim->event_capacity = more;
     }
-    sim->timers += kind >= EVENT_REPLICATE;
+    sim->timers += kind >= EVENT_REPORT;
     event added = {.time_s = time_s,
                    .sequence = sim->event_sequence++,
                    .id = id,
@@ -81,7 +81,7 @@ static void end_flow(cd_sim *sim, const flow *ended) {
 }
 
 static void handle(cd_sim *sim, const event *one) {
-    sim->timers -= one->kind >= EVENT_REPLICATE;
+    sim->timers -= one->kind >= EVENT_REPORT;
     bool goes_on =
         sim->arrived < sim->trace.requests || sim->event_count > sim->timers || sim->net.count > 0;
     sim_request *request;
@@ -105,6 +105,11 @@ static void handle(cd_sim *sim, const event *one) {
         break;
     case EVENT_ITERATION:
         sim_end_iteration(sim, one->id);
+        break;
+    case EVENT_REPORT:
+        sim_report(sim);
+        if (goes_on)
+            sim_schedule(sim, sim->now_s + sim->config.report_s, EVENT_REPORT, 0, 0);
         break;
     case EVENT_REPLICATE:
         sim_replicate(sim);
@@ -225,9 +230,13 @@ static bool open_nodes(cd_sim *sim) {
     sim->decode = calloc(decode, sizeof *sim->decode);
     sim->prefill_views = calloc(prefill, sizeof *sim->prefill_views);
     sim->decode_views = calloc(decode, sizeof *sim->decode_views);
+    sim->prefill_reports = calloc(prefill, sizeof *sim->prefill_reports);
+    sim->decode_reports = calloc(decode, sizeof *sim->decode_reports);
     sim->matches = calloc(prefill, sizeof *sim->matches);
     sim->keys = calloc(sim->blocks_max, sizeof *sim->keys);
     sim->scratch = calloc(sim->output_max, sizeof *sim->scratch);
+    if (!sim->prefill_reports || !sim->decode_reports)
+        return false;
     if (!sim->prefill || !sim->decode || !sim->prefill_views || !sim->decode_views ||
         !sim->matches || !sim->keys || !sim->scratch || !network_open(&sim->net, prefill + decode))
         return false;
@@ -309,6 +318,8 @@ cd_sim *cd_sim_open(const cd_sim_config *config, const cd_trace *trace) {
     }
     if (config->sample_s > 0)
         sim_schedule(sim, 0, EVENT_SAMPLE, 0, 0);
+    if (config->report_s > 0)
+        sim_schedule(sim, 0, EVENT_REPORT, 0, 0);
     if (config->hotspot_interval_s > 0)
         sim_schedule(sim, config->hotspot_interval_s, EVENT_REPLICATE, 0, 0);
     return sim;
@@ -327,12 +338,12 @@ void cd_sim_close(cd_sim *sim) {
     network_close(&sim->net);
     sim_close_plan(sim);
     cd_index_close(sim->index);
-    void *owned[] = {sim->events,       sim->requests,      sim->edges,       sim->prefill,
-                     sim->decode,       sim->keys,          sim->matches,     sim->prefill_views,
-                     sim->decode_views, sim->flying,        sim->flights,     sim->columns,
-                     sim->scratch,      sim->output_counts, sim->survival,    sim->heat,
-                     sim->heat_s,       sim->touched,       sim->block_flags, sim->parent,
-                     sim->top,          sim->samples};
+    void *owned[] = {
+        sim->events,  sim->requests, sim->edges,           sim->prefill,       sim->decode,
+        sim->keys,    sim->matches,  sim->prefill_views,   sim->decode_views,  sim->flying,
+        sim->flights, sim->columns,  sim->scratch,         sim->output_counts, sim->survival,
+        sim->heat,    sim->heat_s,   sim->touched,         sim->block_flags,   sim->parent,
+        sim->top,     sim->samples,  sim->prefill_reports, sim->decode_reports};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(sim);

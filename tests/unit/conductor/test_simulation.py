@@ -549,6 +549,48 @@ def test_what_the_scheduler_believes_may_be_wrong(sample: Trace) -> None:
     assert math.sqrt(sum((v - mean) ** 2 for v in logs) / len(logs)) == pytest.approx(0.5, rel=0.1)
 
 
+def test_who_goes_by_late_reports_alone_sends_all_to_the_same() -> None:
+    # When instances tell, at 0.5 s, three of four compute for 2 s more; then come eight short ones.
+    long = [(0.0, 24_000, 2, []) for _ in range(3)]
+    trace = make([*long, *[(0.6 + 0.001 * i, 4096, 2, []) for i in range(8)]])
+
+    def found(**changes: Any) -> tuple[int, float]:
+        config = configure("least-load", prefill_nodes=4, decode_nodes=4, **changes)
+        replay = simulate(trace, config)
+        used = set(column(replay, Outcome.PREFILL_INSTANCE)[3:])
+        return len(used), max(column(replay, Outcome.TTFT)[3:])
+
+    known, counted = found(), found(report_interval_s=0.5)
+    late = found(report_interval_s=0.5, count_decided=False)
+    assert known[0] > 1 and counted[0] > 1
+    assert counted[1] == pytest.approx(known[1], rel=0.2)
+    assert late[0] == 1 and late[1] > 1.2 * known[1]
+
+
+def test_reports_change_nothing_that_decisions_alone_tell(sample: Trace) -> None:
+    """Counting what was decided is nearly as good as knowing; without it the mean is far worse."""
+    means = [
+        report(simulate(sample, configure("global", speed=2.0, **changes))).ttft_s.mean
+        for changes in (
+            {},
+            {"report_interval_s": 1.0},
+            {"report_interval_s": 1.0, "count_decided": False},
+        )
+    ]
+    assert means[1] < 1.3 * means[0]
+    assert means[2] > 1.3 * means[1]
+
+
+def test_with_one_length_for_all_nobody_is_refused_for_his(sample: Trace) -> None:
+    nodes = {"decode_nodes": 1, "decode_capacity_tokens": 200_000, "admission": "forecast"}
+    own, mean = (
+        report(simulate(sample, configure("global", speed=2.0, admit_length=length, **nodes)))
+        for length in ("own", "mean")
+    )
+    assert own.rejected_decode > 50 and mean.rejected_decode > 50
+    assert abs(mean.rejected_length - 1) < 0.3 < abs(own.rejected_length - 1)
+
+
 def test_speed_squeezes_arrivals(sample: Trace) -> None:
     fast = simulate(sample, configure(speed=2.0))
     assert column(fast, Outcome.ARRIVAL)[-1] == pytest.approx(sample.arrival_s[-1] / 2)
