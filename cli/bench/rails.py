@@ -1,4 +1,4 @@
-"""`bench rails`: one peer over four cables of unequal rates, and what a pulled one costs.
+"""`bench rails`: one peer over four cables of unequal rates, and what a pulled or silent one costs.
 
 Two network namespaces with four veth pairs, limited by tbf in each direction; an engine in each,
 which finds its interfaces by itself. The limit beside each figure is the sum of the cables' rates,
@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 RATES = (400, 400, 200, 100)
-_PULLED = 1
+_CABLE = 1
 _WORDS = ((0, "read"), (1, "write"))
 
 
@@ -181,19 +182,21 @@ def run(*, rounds: int, is_quick: bool = False, watch: Watcher = silent) -> list
         for opcode, _ in _WORDS:
             asking.do("move", opcode=opcode, size=total, total=total, count=2)  # rails are found
         for opcode, word in _WORDS:
-            watch(f"{word} 64 MiB", opcode / 4)
+            watch(f"{word} 64 MiB", opcode / 8)
             took = asking.do("move", opcode=opcode, size=total, total=total, count=rounds)
             rows.append(_row(f"{word} 64 MiB", [total / s for s in took["seconds"]], limit, 0.95))
         for opcode, word in _WORDS:
-            watch(f"{word} batches of 256 KiB", (2 + opcode) / 6)
+            watch(f"{word} batches of 256 KiB", (2 + opcode) / 8)
             rates = []
             for _ in range(rounds):
                 took = asking.do("stream", opcode=opcode, size=256 * KIB, total=16 * MIB, count=8)
                 rates.append(8 * 16 * MIB / took["seconds"])
             rows.append(_row(f"{word} batches of 64 x 256 KiB", rates, limit, 0.85))
-        for opcode, word in _WORDS:
-            watch(f"{word} with a cable pulled", (4 + opcode) / 6)
-            rows += _pulled(pair, opcode, word, limit, 2 if is_quick else max(rounds // 3, 2))
+        cases = [(trouble, *word) for trouble in _TROUBLES for word in _WORDS]
+        for number, (trouble, opcode, word) in enumerate(cases):
+            watch(f"{word} with a cable {trouble.name}", 0.5 + 0.3 * number / len(cases))
+            times = 2 if is_quick else max(rounds // 3, 2)
+            rows += _in_trouble(pair, trouble, opcode, word, limit, times)
     return rows + _through_the_store(limit, total, rounds, watch)
 
 
@@ -221,14 +224,12 @@ def _through_the_store(limit: float, total: int, rounds: int, watch: Watcher) ->
 
 def _store_pulled(pair: StorePair, opcode: int, word: str, limit: float) -> list[Row]:
     asking, net = pair.asking, pair.net
-    left = limit - RATES[_PULLED] * 1e6 / 8
+    left = limit - RATES[_CABLE] * 1e6 / 8
     asking.do("start", opcode=opcode, size=MIB)
     time.sleep(1.5)
-    pulled = time.monotonic()
-    net.pull(_PULLED)
+    pulled = net.pull(_CABLE)
     time.sleep(3.0)
-    plugged = time.monotonic()
-    net.plug(_PULLED)
+    plugged = net.plug(_CABLE)
     time.sleep(3.5)
     ended = asking.do("stop")
     samples = ended["samples"]
@@ -264,50 +265,74 @@ def _row(name: str, rates: list[float], limit: float, bar: float) -> Row:
     )
 
 
-def _pulled(pair: Pair, opcode: int, word: str, limit: float, rounds: int) -> list[Row]:
-    """Pull one cable in the middle of a stream, and put it in again."""
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What happens to one cable: the rail over it is left, and taken again when it is over."""
+
+    name: str
+    begin: Callable[[RailNet], float]
+    end: Callable[[RailNet], float]
+
+
+# The kernel tells of a pulled cable; where packets are lost on the way, only silence does.
+_TROUBLES = (
+    _Trouble("pulled", lambda net: net.pull(_CABLE), lambda net: net.plug(_CABLE)),
+    _Trouble(
+        "silent from there",
+        lambda net: net.lose(_CABLE, from_here=False),
+        lambda net: net.keep(_CABLE, from_here=False),
+    ),
+    _Trouble(
+        "silent from here",
+        lambda net: net.lose(_CABLE, from_here=True),
+        lambda net: net.keep(_CABLE, from_here=True),
+    ),
+)
+
+
+def _in_trouble(
+    pair: Pair, trouble: _Trouble, opcode: int, word: str, limit: float, rounds: int
+) -> list[Row]:
+    """Have trouble with one cable in the middle of a stream, and end it."""
     asking, net = pair.asking, pair.net
-    left = limit - RATES[_PULLED] * 1e6 / 8
+    left = limit - RATES[_CABLE] * 1e6 / 8
     during, leaving, back = [], [], []
     failures, wrong = 0, 0
     for _ in range(rounds):
-        asking.do("start", opcode=opcode, size=MIB)
+        asking.do("start", opcode=opcode, size=4 * MIB)
         time.sleep(1.5)
-        pulled = time.monotonic()
-        net.pull(_PULLED)
+        begun = trouble.begin(net)
         at = asking.do(
-            "await_rail", remote=f"10.77.{_PULLED}.2", direction=word, is_up=False, timeout_s=5
+            "await_rail", remote=f"10.77.{_CABLE}.2", direction=word, is_up=False, timeout_s=5
         )["at"]
-        leaving.append(((at or float("inf")) - pulled) * 1e3)
+        leaving.append(((at or float("inf")) - begun) * 1e3)
         time.sleep(3.0)
-        plugged = time.monotonic()
-        net.plug(_PULLED)
+        over = trouble.end(net)
         time.sleep(3.5)
         ended = asking.do("stop")
         failures += len(ended["failures"])
         wrong += ended["wrong"]
         samples = ended["samples"]
-        during.append(rate_between(samples, pulled, plugged))
-        back.append(seconds_until(samples, plugged, 0.95 * limit, 0.5))
+        during.append(rate_between(samples, begun, over))
+        back.append(seconds_until(samples, over, 0.95 * limit, 0.5))
     same = pair.serving.tell("1")["same"]
     return [
-        _row(f"{word}, one cable pulled: until it is put in again", during, left, 0.90),
+        _row(f"{word}, one cable {trouble.name}: until that is over", during, left, 0.90),
         Row(
-            f"{word}, one cable pulled: it is left after",
+            f"{word}, one cable {trouble.name}: it is left after",
             "ms",
             Spread.of(leaving),
             bar=Bar(100.0, "value", "at most"),
-            note="the command that pulls it is in it",
         ),
         Row(
-            f"{word}, put in again: full rate after",
+            f"{word}, one cable was {trouble.name}: full rate after",
             "s",
             Spread.of(back),
             bar=Bar(2.0, "value", "at most"),
             note="95 % of the sum in the 0.5 s from then on",
         ),
         Row(
-            f"{word}: requests that failed, halves of the memory with a wrong byte",
+            f"{word}, one cable {trouble.name}: failed requests, wrong halves of the memory",
             "",
             Spread.of([float(failures + wrong + (opcode == 1 and not same))]),
             bar=Bar(0, "value", "at most"),

@@ -15,33 +15,36 @@
         }                                                                                          \
     } while (0)
 
-/* "eth0 10.0.0.1/24, !eth1 10.0.0.2/24": a "!" has lost its link. */
+/* "eth0 10.0.0.1/24, !eth1 10.0.0.2/24": a "!" has lost its link; what "lo" has is this machine's own. */
 static void read_interfaces(const char *text, te_interfaces *interfaces) {
     static char names[16][IF_NAMESIZE];
     uint32_t known = 0;
-    interfaces->count = 0;
+    interfaces->count = interfaces->own_count = 0;
     while (*text != '\0') {
-        te_interface *added = &interfaces->all[interfaces->count++];
-        char name[IF_NAMESIZE], address[TE_NIC_ADDRESS_BYTES];
+        te_interface read = {.is_running = *text != '!'};
+        char address[TE_NIC_ADDRESS_BYTES];
         int bits = 0, length = 0;
-        memset(added, 0, sizeof *added);
-        added->is_running = *text != '!';
-        CHECK(sscanf(text + (*text == '!'), " %15s %47[^/]/%d%n", name, address, &bits, &length) ==
-              3);
+        CHECK(sscanf(text + (*text == '!'), " %15s %47[^/]/%d%n", read.name, address, &bits,
+                     &length) == 3);
         text += length + (*text == '!');
         text += strspn(text, ", ");
-        added->family = strchr(address, ':') != NULL ? AF_INET6 : AF_INET;
-        CHECK(inet_pton(added->family, address, added->bytes) == 1);
+        read.family = strchr(address, ':') != NULL ? AF_INET6 : AF_INET;
+        CHECK(inet_pton(read.family, address, read.bytes) == 1);
         for (int i = 0; i < bits; i++)
-            added->mask[i / 8] = (uint8_t)(added->mask[i / 8] | 0x80 >> i % 8);
-        snprintf(added->name, sizeof added->name, "%s", name);
-        snprintf(added->text, sizeof added->text, "%s", address);
+            read.mask[i / 8] = (uint8_t)(read.mask[i / 8] | 0x80 >> i % 8);
+        snprintf(read.text, sizeof read.text, "%s", address);
+        te_own_address *own = &interfaces->own[interfaces->own_count++];
+        own->family = read.family;
+        memcpy(own->bytes, read.bytes, sizeof own->bytes);
+        if (strcmp(read.name, "lo") == 0)
+            continue;
         uint32_t at = 0;
-        while (at < known && strcmp(names[at], name) != 0)
+        while (at < known && strcmp(names[at], read.name) != 0)
             at++;
         if (at == known)
-            memcpy(names[known++], name, sizeof name);
-        added->number = at + 2; /* the loopback is the first */
+            memcpy(names[known++], read.name, sizeof read.name);
+        read.number = at + 2; /* the loopback is the first */
+        interfaces->all[interfaces->count++] = read;
     }
 }
 
@@ -104,6 +107,10 @@ static void pairs(void) {
          "10.0.0.1>10.0.15.2:7/0 10.0.16.1>10.0.17.2:7/0"},
         /* Ourselves, by hand, nobody, nonsense. */
         {"a 10.0.0.1/24, b 10.0.0.3/24", "10.0.0.1:7,127.0.0.1:7", ">10.0.0.1:7/0 >127.0.0.1:7/0"},
+        /* A virtual address that the loopback holds is ours, though an interface is in its network. */
+        {"a 10.0.0.1/24, lo 10.0.0.100/32", "10.0.0.100:7,10.0.0.2:7",
+         ">10.0.0.100:7/0 10.0.0.1>10.0.0.2:7/0"},
+        {"a fd00::1/64, lo fd00::100/128", "[fd00::100]:7,[::1]:7", ">[fd00::100]:7/0 >[::1]:7/0"},
         {"a 10.0.0.1/24, b 10.0.0.3/24", "10.0.0.3>10.0.0.2:7,10.0.0.1>10.0.0.4:7",
          "10.0.0.3>10.0.0.2:7/0 10.0.0.1>10.0.0.4:7/0"},
         {"", "10.0.0.2:7", ">10.0.0.2:7/0"},
@@ -153,8 +160,43 @@ static void this_machine_is_looked_at(void) {
     CHECK(name[0] == '\0');
 }
 
+static void what_is_lost(void) {
+    static const struct {
+        const char *here, *address;
+        bool is_lost;
+    } rows[] = {
+        {"a 10.0.0.1/24, !b 10.0.0.3/24", "10.0.0.1", false},
+        {"a 10.0.0.1/24, !b 10.0.0.3/24", "10.0.0.3", true},
+        {"a 10.0.0.1/24", "10.0.0.3", true}, /* the address has gone, or its interface is down */
+        {"!a fd00::1/64", "fd00::1", true},
+        {"a fd00::1/64", "fd00::3", true},
+        {"a fd00::1/64", "fd00::1", false},
+        /* The loopback has no link to lose. */
+        {"a 10.0.0.1/24, lo 10.0.0.100/32", "10.0.0.100", false},
+        {"", "127.0.0.5", false},
+        {"", "::1", false},
+        /* Nothing is known of these. */
+        {"", "fe80::1%eth0", false},
+        {"", "", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        te_interfaces interfaces;
+        read_interfaces(rows[i].here, &interfaces);
+        if (te_interface_is_lost(&interfaces, rows[i].address) == rows[i].is_lost)
+            continue;
+        fprintf(stderr, "with %s, %s is %slost\n", rows[i].here, rows[i].address,
+                rows[i].is_lost ? "not " : "");
+        exit(1);
+    }
+    te_interfaces full;
+    read_interfaces("a 10.0.0.1/24", &full);
+    full.own_count = TE_OWN_ADDRESSES_MAX; /* there may be more that were not listed */
+    CHECK(!te_interface_is_lost(&full, "10.0.0.3"));
+}
+
 int main(void) {
     pairs();
+    what_is_lost();
     room_for_pairs_ends();
     this_machine_is_looked_at();
     return 0;

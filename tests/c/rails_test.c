@@ -350,8 +350,11 @@ static void test_rails_can_be_changed(void) {
     /* Two stay, one goes; then it comes back, and another goes, in the middle of a transfer. */
     for (uint32_t round = 0; round < 6; round++) {
         uint32_t gone = round % RAILS;
-        snprintf(rails, sizeof rails, "127.0.0.1>%s/0,%s", on.proxies[(gone + 1) % RAILS]->address,
-                 on.proxies[(gone + 2) % RAILS]->address);
+        const char *near = on.proxies[(gone + 1) % RAILS]->address,
+                   *far = on.proxies[(gone + 2) % RAILS]->address;
+        uint32_t tier =
+            round % TE_TIER_COUNT; /* a number that was another rail's has not its tier */
+        snprintf(rails, sizeof rails, "127.0.0.1>%s/0,%s/%u", near, far, tier);
         prepare(&on, TE_READ, 10 + round);
         uint64_t batch = begin(&on, TE_READ, 64 * KIB, soon());
         check_status(MS_OK, te_segment_set_rails(on.asking, on.segment, rails, error), error,
@@ -364,8 +367,11 @@ static void test_rails_can_be_changed(void) {
         assert(on.proxies[gone]->passed == passed);
         te_rail_view rail;
         uint32_t count = 0;
-        while (te_segment_rail(on.asking, on.segment, count, &rail) == MS_OK)
+        while (te_segment_rail(on.asking, on.segment, count, &rail) == MS_OK) {
+            assert(strcmp(rail.remote, near) == 0 || strcmp(rail.remote, far) == 0);
+            assert(rail.tier == (strcmp(rail.remote, far) == 0 ? tier : 0));
             count++;
+        }
         assert(count == 4); /* two in each direction */
     }
     CHECK_STATUS(MS_BAD_REQUEST, te_segment_set_rails(on.asking, on.segment, "nonsense", error));

@@ -425,6 +425,66 @@ static void the_local_nic_s_queue_counts_for_all_peers(void) {
     te_schedule_close(schedule);
 }
 
+static void a_rail_that_moves_to_another_nic_takes_its_bytes_along(void) {
+    begin();
+    uint32_t other, moved, made[2], used = 0;
+    CHECK(te_schedule_group_open(schedule, &other) == MS_OK);
+    CHECK(te_schedule_rail_add(schedule, peer, 0, 0, 0, &moved) == MS_OK);
+    for (uint32_t nic = 0; nic < 2; nic++)
+        CHECK(te_schedule_rail_add(schedule, other, 0, nic, 0, &made[nic]) == MS_OK);
+    use_all(1, 0);
+    te_job job = job_of(64 * KIB), elsewhere[8];
+    te_schedule_submit(schedule, &job, 10000);
+    te_slice *slice = next(10000);
+    CHECK(slice != NULL);
+    for (int i = 0; i < 8; i++) {
+        if (i == 2)
+            CHECK(te_schedule_rail_place(schedule, moved, TE_TIER_SECONDARY, 1) == MS_OK);
+        if (i == 4) /* the slice ends where the rail is now */
+            done(slice, 20000);
+        elsewhere[i] = job_of(1024);
+        elsewhere[i].group = other;
+        te_schedule_submit(schedule, &elsewhere[i], 20000);
+        te_slice *given = next(20000);
+        if (i < 2) /* both were idle, which is probed first */
+            CHECK(given != NULL);
+        else if (i < 4)
+            CHECK(given->rail == made[0]);
+        else /* as much is in flight on one as on the other */
+            used |= 1u << (given->rail == made[1]);
+        if (i < 4)
+            done(given, 20000 + i);
+    }
+    CHECK(used == 3 && te_schedule_rail_look(schedule, moved).tier == TE_TIER_SECONDARY);
+    CHECK(te_schedule_rail_place(schedule, moved, TE_TIER_COUNT, 1) == MS_BAD_REQUEST);
+    te_schedule_close(schedule);
+}
+
+static void a_number_that_is_used_again_is_a_new_rail(void) {
+    begin();
+    uint32_t only = rail(TE_TIER_OTHER, 0);
+    te_job job = job_of(64 * KIB);
+    te_schedule_submit(schedule, &job, 0);
+    te_slice *slice = next(0);
+    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3, 0) == MS_BUSY);
+    te_schedule_rail_set(schedule, only, false, 0);
+    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3, 0) == MS_BUSY);
+    done(slice, SECOND); /* 64 KiB a second: it was slow */
+    te_schedule_rail_view before = te_schedule_rail_look(schedule, only);
+    CHECK(before.tier == TE_TIER_OTHER && before.bandwidth_bytes_per_s < 800000000);
+    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3, 0) == MS_OK);
+    te_schedule_rail_view after = te_schedule_rail_look(schedule, only);
+    CHECK(after.tier == TE_TIER_PREFERRED && !after.is_up);
+    CHECK(after.bandwidth_bytes_per_s >= 999999999 && after.bandwidth_bytes_per_s <= 1000000001);
+    te_schedule_rail_set(schedule, only, true, SECOND);
+    job = job_of(4096);
+    te_schedule_submit(schedule, &job, SECOND);
+    slice = next(SECOND);
+    CHECK(slice != NULL && slice->rail == only);
+    done(slice, SECOND + 1000);
+    te_schedule_close(schedule);
+}
+
 /* Each allocation of opening fails in turn; AddressSanitizer sees whether what came before is given back. */
 static void without_memory_nothing_is_opened(void) {
     te_schedule_config config;
@@ -463,6 +523,8 @@ int main(void) {
     a_peer_that_goes_ends_its_jobs_and_its_number_is_used_again();
     bounds_hold();
     the_local_nic_s_queue_counts_for_all_peers();
+    a_rail_that_moves_to_another_nic_takes_its_bytes_along();
+    a_number_that_is_used_again_is_a_new_rail();
     puts("ok");
     return 0;
 }

@@ -26,16 +26,6 @@ struct te_interface_watch {
     int64_t first_ns, last_ns; /* of the burst; 0: none */
 };
 
-/* Whether the interface with that address is known to have lost its link, or the address. */
-static bool is_lost(const te_interfaces *now, const char *local) {
-    for (uint32_t i = 0; i < now->count; i++)
-        if (strcmp(now->all[i].text, local) == 0)
-            return !now->all[i].is_running;
-    /* Loopbacks and link-local ones are not listed, nor what there is no room for. */
-    return now->count < TE_INTERFACE_ADDRESSES_MAX && strncmp(local, "127.", 4) != 0 &&
-           strncmp(local, "169.254.", 8) != 0 && strchr(local, ':') == NULL;
-}
-
 /* At once, without waiting for the end of the burst or for silence: what is sent there goes nowhere. */
 static void leave_lost(te_carrier *carrier) {
     te_interfaces now;
@@ -44,7 +34,7 @@ static void leave_lost(te_carrier *carrier) {
     for (te_lane *lane = carrier->lanes, *next; lane != NULL; lane = next) {
         next = lane->next;
         if (lane->ops == &te_lane_tcp && lane->is_up && !lane->is_gone &&
-            lane->ends.local[0] != '\0' && is_lost(&now, lane->ends.local))
+            lane->ends.local[0] != '\0' && te_interface_is_lost(&now, lane->ends.local))
             lane->ops->reset(lane, "its interface has lost its link");
     }
 }

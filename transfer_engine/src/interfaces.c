@@ -31,19 +31,29 @@ static bool is_link_local(int family, const uint8_t *bytes) {
                              : bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80;
 }
 
+static void add_own(te_interfaces *interfaces, int family, const uint8_t *bytes) {
+    if (interfaces->own_count == TE_OWN_ADDRESSES_MAX)
+        return;
+    te_own_address *added = &interfaces->own[interfaces->own_count++];
+    *added = (te_own_address){.family = family};
+    memcpy(added->bytes, bytes, length_of(family));
+}
+
 ms_status te_interfaces_look(te_interfaces *interfaces, int family) {
     struct ifaddrs *all = NULL;
-    interfaces->count = 0;
+    interfaces->count = interfaces->own_count = 0;
     if (getifaddrs(&all) != 0)
         return MS_IO_ERROR;
-    for (const struct ifaddrs *each = all;
-         each != NULL && interfaces->count < TE_INTERFACE_ADDRESSES_MAX; each = each->ifa_next) {
+    for (const struct ifaddrs *each = all; each != NULL; each = each->ifa_next) {
         size_t length = 0, mask_length = 0;
         const uint8_t *bytes = bytes_of(each->ifa_addr, &length);
         const uint8_t *mask = bytes_of(each->ifa_netmask, &mask_length);
-        if (bytes == NULL || mask == NULL || mask_length != length ||
-            (family != AF_UNSPEC && each->ifa_addr->sa_family != family) ||
-            (each->ifa_flags & IFF_LOOPBACK) != 0 || (each->ifa_flags & IFF_UP) == 0 ||
+        if (bytes == NULL || (family != AF_UNSPEC && each->ifa_addr->sa_family != family) ||
+            (each->ifa_flags & IFF_UP) == 0)
+            continue;
+        add_own(interfaces, each->ifa_addr->sa_family, bytes);
+        if (interfaces->count == TE_INTERFACE_ADDRESSES_MAX || mask == NULL ||
+            mask_length != length || (each->ifa_flags & IFF_LOOPBACK) != 0 ||
             is_link_local(each->ifa_addr->sa_family, bytes))
             continue;
         te_interface *added = &interfaces->all[interfaces->count];
@@ -69,12 +79,32 @@ static bool is_in_network(const te_interface *interface, int family, const uint8
     return true;
 }
 
+static bool is_loopback(int family, const uint8_t *bytes) {
+    static const uint8_t v6[16] = {[15] = 1};
+    return family == AF_INET ? bytes[0] == 127 : memcmp(bytes, v6, sizeof v6) == 0;
+}
+
+/* What is sent to it stays in this machine. */
 static bool is_own(const te_interfaces *interfaces, int family, const uint8_t *bytes) {
-    for (uint32_t i = 0; i < interfaces->count; i++)
-        if (interfaces->all[i].family == family &&
-            memcmp(interfaces->all[i].bytes, bytes, length_of(family)) == 0)
+    if (is_loopback(family, bytes))
+        return true;
+    for (uint32_t i = 0; i < interfaces->own_count; i++)
+        if (interfaces->own[i].family == family &&
+            memcmp(interfaces->own[i].bytes, bytes, length_of(family)) == 0)
             return true;
     return false;
+}
+
+bool te_interface_is_lost(const te_interfaces *interfaces, const char *address) {
+    uint8_t bytes[16];
+    for (uint32_t i = 0; i < interfaces->count; i++)
+        if (strcmp(interfaces->all[i].text, address) == 0)
+            return !interfaces->all[i].is_running;
+    int family = strchr(address, ':') != NULL ? AF_INET6 : AF_INET;
+    if (inet_pton(family, address, bytes) != 1) /* with a scope: not ours to know */
+        return false;
+    /* Those of the loopback have no link to lose; of those that there was no room for nothing is known. */
+    return interfaces->own_count < TE_OWN_ADDRESSES_MAX && !is_own(interfaces, family, bytes);
 }
 
 /* ---- pairing ------------------------------------------------------------------------------------------------------ */
@@ -236,12 +266,16 @@ static bool answers_for_itself(const char *name) {
 
 void te_socket_answer_by_its_interface(int descriptor, const struct sockaddr *from) {
     te_interfaces now;
+    char name[IF_NAMESIZE];
     size_t length = 0;
     const uint8_t *far = bytes_of(from, &length);
-    if (far == NULL || (from->sa_family == AF_INET && far[0] == 127) ||
-        te_interfaces_look(&now, from->sa_family) != MS_OK || is_own(&now, from->sa_family, far))
+    if (far == NULL || is_loopback(from->sa_family, far))
         return;
     uint32_t number = came_by(descriptor, from->sa_family), count = 0, last = 0;
+    if (number == 0 || if_indextoname(number, name) == NULL ||
+        (from->sa_family == AF_INET && !answers_for_itself(name)) ||
+        te_interfaces_look(&now, from->sa_family) != MS_OK || is_own(&now, from->sa_family, far))
+        return;
     const te_interface *taken = NULL;
     for (uint32_t i = 0; i < now.count; i++) {
         if (!is_in_network(&now.all[i], from->sa_family, far))
@@ -251,9 +285,7 @@ void te_socket_answer_by_its_interface(int descriptor, const struct sockaddr *fr
         if (now.all[i].number == number)
             taken = &now.all[i];
     }
-    if (taken != NULL && count > 1 &&
-        (from->sa_family != AF_INET ||
-         answers_for_itself(taken->name))) /* one alone is what the routes take, too */
+    if (taken != NULL && count > 1) /* one alone is what the routes take, too */
         (void)setsockopt(descriptor, SOL_SOCKET, SO_BINDTODEVICE, taken->name,
                          (socklen_t)strlen(taken->name));
 }

@@ -237,7 +237,7 @@ static int64_t tcp_tick(te_lane *lane, int64_t now_ns) {
         te_tcp_give_up(tcp, false, false, MS_OK, "a request on it has ended");
         return INT64_MAX;
     }
-    int64_t patience = tcp->was_connected ? RECONNECT_NS : CONNECT_NS;
+    int64_t patience = tcp->lane->was_connected ? RECONNECT_NS : CONNECT_NS;
     if (tcp->phase != OPEN && now_ns - tcp->begun_ns > patience) {
         te_tcp_give_up(tcp, true, true, MS_OK, "the peer did not answer in time");
         return INT64_MAX;

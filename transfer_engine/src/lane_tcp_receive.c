@@ -91,7 +91,7 @@ static bool end_hello(lane_tcp *tcp) {
         memcpy(&theirs, tcp->bounce, sizeof theirs);
     tcp->epoch = ours.epoch != 0 ? ours.epoch : theirs.epoch;
     tcp->phase = OPEN;
-    tcp->was_connected = true;
+    tcp->lane->was_connected = true;
     if (!tcp->lane->is_up) /* it was evicted, else */
         te_lane_up(tcp->lane);
     tcp->lane->is_connecting = false;

@@ -42,14 +42,18 @@ static ms_status open_lane(te_path *path, te_opcode opcode, uint32_t index,
     return ops->open(lane);
 }
 
+/* The schedule's number of an interface, which is busy in both directions at once. */
+static uint32_t nic_of(const te_rail_ends *ends, te_opcode opcode) {
+    return ends->local_nic < TE_NICS_MAX ? ends->local_nic * 2 + (opcode == TE_WRITE)
+                                         : TE_SCHEDULE_NONE;
+}
+
 /* Under the lock: no rail may be used before its lane is up. */
 static ms_status add_rail(te_path *path, te_lane *lane) {
     te_carrier *carrier = path->carrier;
-    uint32_t nic = lane->ends.local_nic < TE_NICS_MAX
-                       ? lane->ends.local_nic * 2 + (lane->opcode == TE_WRITE)
-                       : TE_SCHEDULE_NONE;
-    ms_status status = te_schedule_rail_add(carrier->schedule, path->groups[lane->opcode],
-                                            lane->ends.tier, nic, 0, &lane->rail);
+    ms_status status =
+        te_schedule_rail_add(carrier->schedule, path->groups[lane->opcode], lane->ends.tier,
+                             nic_of(&lane->ends, lane->opcode), 0, &lane->rail);
     if (status != MS_OK)
         return status;
     carrier->lane_of_rail[lane->rail] = lane;
@@ -365,23 +369,51 @@ static void set_gone(te_path *path, uint32_t index, bool is_gone) {
     }
 }
 
-/* A slot of a rail that is gone and has nothing on its way, or a new one.  TE_RAILS_MAX: none. */
-static uint32_t free_slot(const te_path *path) {
-    uint32_t index = 0;
-    while (index < path->rail_count &&
-           !(path->lanes[0][index].is_gone && path->lanes[0][index].ops == &te_lane_tcp &&
-             path->lanes[0][index].work_count == 0 && path->lanes[1][index].work_count == 0))
-        index++;
-    return index;
+/* Under the lock: a slot of a rail that is gone becomes that of another.  False: some of it is still on its way. */
+static bool take_slot(te_path *path, uint32_t index, const te_rail_ends *ends) {
+    te_schedule *schedule = path->carrier->schedule;
+    for (uint32_t direction = 0; direction < 2; direction++) {
+        const te_lane *lane = &path->lanes[direction][index];
+        if (!lane->is_gone || lane->ops != &te_lane_tcp || lane->work_count > 0 ||
+            te_schedule_rail_look(schedule, lane->rail).bytes_in_flight > 0)
+            return false;
+    }
+    for (uint32_t direction = 0; direction < 2; direction++) {
+        te_lane *lane = &path->lanes[direction][index];
+        if (te_schedule_rail_renew(schedule, lane->rail, ends->tier, nic_of(ends, lane->opcode),
+                                   0) != MS_OK)
+            return false;
+        lane->ends = *ends;
+        lane->was_connected = false;
+        lane->resets = 0;
+        lane->note[0] = '\0';
+    }
+    return true;
 }
 
-static void add_slot(te_path *path, uint32_t index, const te_rail_ends *ends) {
+/* The same way as before, which is of another tier now, or at another NIC. */
+static void place(te_path *path, uint32_t index, const te_rail_ends *ends) {
+    pthread_mutex_lock(&path->carrier->lock);
+    for (uint32_t direction = 0; direction < 2 && path->dead == MS_OK; direction++) {
+        te_lane *lane = &path->lanes[direction][index];
+        (void)te_schedule_rail_place(path->carrier->schedule, lane->rail, ends->tier,
+                                     nic_of(ends, lane->opcode));
+        lane->ends = *ends;
+    }
+    pthread_mutex_unlock(&path->carrier->lock);
+}
+
+static void add_slot(te_path *path, const te_rail_ends *ends) {
     te_carrier *carrier = path->carrier;
+    uint32_t index = 0;
+    pthread_mutex_lock(&carrier->lock);
+    bool is_dead = path->dead != MS_OK; /* its rails may be others' by now */
+    while (!is_dead && index < path->rail_count && !take_slot(path, index, ends))
+        index++;
+    pthread_mutex_unlock(&carrier->lock);
+    if (is_dead || index == TE_RAILS_MAX)
+        return;
     if (index < path->rail_count) {
-        pthread_mutex_lock(&carrier->lock);
-        path->lanes[TE_READ][index].ends = *ends;
-        path->lanes[TE_WRITE][index].ends = *ends;
-        pthread_mutex_unlock(&carrier->lock);
         set_gone(path, index, false);
         return;
     }
@@ -418,13 +450,13 @@ static void apply(te_path *path, const te_rail_ends *rails, uint32_t count) {
             if (!is_same_way(&path->lanes[0][i].ends, &rails[j]))
                 continue;
             is_kept = is_there[j] = true;
+            place(path, i, &rails[j]);
         }
         set_gone(path, i, !is_kept);
     }
     for (uint32_t j = 0; j < count; j++) {
-        uint32_t index = is_there[j] ? TE_RAILS_MAX : free_slot(path);
-        if (index < TE_RAILS_MAX)
-            add_slot(path, index, &rails[j]);
+        if (!is_there[j])
+            add_slot(path, &rails[j]);
     }
 }
 
@@ -468,7 +500,7 @@ static void look(te_path *path, const te_lane *lane, te_rail_status *status) {
     te_schedule_rail_view view = {0};
     if (path->dead == MS_OK)
         view = te_schedule_rail_look(path->carrier->schedule, lane->rail);
-    *status = (te_rail_status){.tier = lane->ends.tier,
+    *status = (te_rail_status){.tier = path->dead == MS_OK ? view.tier : lane->ends.tier,
                                .opcode = (uint32_t)lane->opcode,
                                .is_up = lane->is_up,
                                .is_gone = lane->is_gone,

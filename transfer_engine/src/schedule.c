@@ -329,10 +329,14 @@ void te_schedule_group_close(te_schedule *schedule, uint32_t group_index, ms_sta
     group_free_if_over(schedule, closed);
 }
 
+static bool may_be(const te_schedule *schedule, uint32_t tier, uint32_t nic) {
+    return tier < TE_TIER_COUNT && (nic == TE_SCHEDULE_NONE || nic < schedule->config.nics_max);
+}
+
 ms_status te_schedule_rail_add(te_schedule *schedule, uint32_t group_index, uint32_t tier,
                                uint32_t nic, uint64_t bandwidth_bytes_per_s, uint32_t *result) {
     te_slice_rails *rails = &schedule->rails;
-    if (tier >= TE_TIER_COUNT || (nic != TE_SCHEDULE_NONE && nic >= schedule->config.nics_max))
+    if (!may_be(schedule, tier, nic))
         return MS_BAD_REQUEST;
     uint32_t index = rails->first_free;
     if (index != TE_SCHEDULE_NONE)
@@ -352,6 +356,28 @@ ms_status te_schedule_rail_add(te_schedule *schedule, uint32_t group_index, uint
     return MS_OK;
 }
 
+ms_status te_schedule_rail_place(te_schedule *schedule, uint32_t index, uint32_t tier,
+                                 uint32_t nic) {
+    if (!may_be(schedule, tier, nic))
+        return MS_BAD_REQUEST;
+    te_slice_rail_place(&schedule->rails, index, tier, nic);
+    return MS_OK;
+}
+
+ms_status te_schedule_rail_renew(te_schedule *schedule, uint32_t index, uint32_t tier, uint32_t nic,
+                                 uint64_t bandwidth_bytes_per_s) {
+    te_slice_rail *rail = &schedule->rails.rails[index];
+    if (rail->state != RAIL_GONE || rail->slices > 0)
+        return MS_BUSY;
+    ms_status status = te_schedule_rail_place(schedule, index, tier, nic);
+    if (status != MS_OK)
+        return status;
+    *rail = (te_slice_rail){
+        .next = rail->next, .group = rail->group, .state = RAIL_GONE, .nic = nic, .tier = tier};
+    te_slice_rail_init(&schedule->rails, index, bandwidth_bytes_per_s);
+    return MS_OK;
+}
+
 void te_schedule_rail_set(te_schedule *schedule, uint32_t index, bool is_usable, int64_t now_ns) {
     te_slice_rail *rail = &schedule->rails.rails[index];
     if (!is_usable) {
@@ -364,7 +390,8 @@ void te_schedule_rail_set(te_schedule *schedule, uint32_t index, bool is_usable,
 
 te_schedule_rail_view te_schedule_rail_look(const te_schedule *schedule, uint32_t index) {
     const te_slice_rail *rail = &schedule->rails.rails[index];
-    return (te_schedule_rail_view){.bytes_in_flight = rail->in_flight,
+    return (te_schedule_rail_view){.tier = rail->tier,
+                                   .bytes_in_flight = rail->in_flight,
                                    .bandwidth_bytes_per_s = (uint64_t)(1e9 / rail->ns_per_byte),
                                    .window_bytes = rail->window,
                                    .is_up = rail->state == RAIL_UP,

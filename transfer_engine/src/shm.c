@@ -22,12 +22,6 @@
 
 #include "te_fault.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-/* At 80 us a MiB (measured) a step holds the address space's lock for less than a millisecond. */
-#define POPULATE_STEP ((uint64_t)8 << 20)
-
 typedef struct channel_shm channel_shm;
 
 typedef struct attachment {
@@ -40,8 +34,8 @@ typedef struct attachment {
     dev_t
         device; /* of the payload's file, which tells whether a second ATTACH gives the same memory */
     ino_t inode;
-    int descriptor; /* of the payload, for population; -1 when that has ended */
-    te_population populated;
+    int descriptor;     /* of the payload, for population; -1 when that has ended */
+    uint64_t populated; /* see te_populate_step */
 } attachment;
 
 typedef struct share {
@@ -153,44 +147,6 @@ ms_status te_map_read_only(int descriptor, uint64_t offset, uint64_t length, voi
         return errno == ENOMEM ? MS_NO_MEMORY : MS_IO_ERROR;
     *address = mapped;
     return MS_OK;
-}
-
-/* To the next range that has memory: a read fault on a hole of a tmpfs file gives it memory, and what the peer has not
- * touched yet stays so.  Looking for a range's end visits all of its pages under the file's lock, so that is done once a
- * range and not once a step. */
-static bool find_data(int descriptor, uint64_t start, uint64_t length, te_population *done) {
-    off_t data = lseek(descriptor, (off_t)(start + done->offset), SEEK_DATA);
-    if (data < 0)
-        return false; /* ENXIO: nothing but holes up to the end */
-    off_t hole = lseek(descriptor, data, SEEK_HOLE);
-    uint64_t first = (uint64_t)data / MS_PAGE_SIZE * MS_PAGE_SIZE - start;
-    uint64_t end = hole < 0
-                       ? length
-                       : ((uint64_t)hole + MS_PAGE_SIZE - 1) / MS_PAGE_SIZE * MS_PAGE_SIZE - start;
-    done->offset = first;
-    done->data_end = end < length ? end : length;
-    return first < done->data_end;
-}
-
-bool te_populate_step(const void *address, int descriptor, uint64_t start, uint64_t length,
-                      te_population *done) {
-    if (done->offset >= length)
-        return false;
-    if (done->offset >= done->data_end && !find_data(descriptor, start, length, done))
-        return false;
-    uint64_t first = done->offset, end = done->data_end;
-    if (end - first > POPULATE_STEP)
-        end = first + POPULATE_STEP;
-    done->offset = end;
-    const uint8_t *bytes = (const uint8_t *)address + first;
-    if (madvise((void *)(uintptr_t)bytes, (size_t)(end - first), MADV_POPULATE_READ) == 0)
-        return end < length;
-    if (errno != EINVAL)
-        return false;
-    /* Before Linux 5.14: one access a page. */
-    for (uint64_t page = 0; page < end - first; page += MS_PAGE_SIZE)
-        (void)*(const volatile uint8_t *)(bytes + page);
-    return end < length;
 }
 
 static void populate(void *argument) {

@@ -54,14 +54,27 @@ static void measure_nic(te_slice_rails *rails, uint32_t index) {
     }
 }
 
-void te_slice_rail_free(te_slice_rails *rails, uint32_t index) {
+void te_slice_rail_place(te_slice_rails *rails, uint32_t index, uint32_t tier, uint32_t nic) {
     te_slice_rail *rail = &rails->rails[index];
-    uint32_t nic = rail->nic;
+    uint32_t old = rail->nic;
+    rail->tier = tier;
+    rail->nic = nic;
+    if (old == nic)
+        return;
+    if (old != TE_SCHEDULE_NONE) {
+        rails->nics[old].in_flight -= rail->in_flight;
+        if (rails->nics[old].fastest == index)
+            find_fastest(rails, old);
+    }
+    if (nic != TE_SCHEDULE_NONE)
+        rails->nics[nic].in_flight += rail->in_flight;
+    measure_nic(rails, index);
+}
+
+void te_slice_rail_free(te_slice_rails *rails, uint32_t index) {
     te_slice_rail_leave(rails, index, RAIL_GONE, INT64_MAX);
-    rail->nic = TE_SCHEDULE_NONE;
-    if (nic != TE_SCHEDULE_NONE && rails->nics[nic].fastest == index)
-        find_fastest(rails, nic);
-    rail->next = rails->first_free;
+    te_slice_rail_place(rails, index, TE_TIER_PREFERRED, TE_SCHEDULE_NONE);
+    rails->rails[index].next = rails->first_free;
     rails->first_free = index;
 }
 

@@ -56,7 +56,6 @@ typedef struct lane_tcp {
     te_lane *lane;
     te_address address;
     phase phase;
-    bool was_connected;
     uint32_t pings; /* not answered */
     int64_t begun_ns, pinged_ns;
     int64_t idle_ns; /* since when all is acknowledged, and nothing has come; 0: it is not so */

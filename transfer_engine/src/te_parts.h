@@ -81,14 +81,12 @@ void te_loans_install(te_engine *engine); /* methods and hooks */
 /* ---- shm.c ------------------------------------------------------------------------------------------------------- */
 /* Maps a descriptor's bytes read-only; BAD_FRAME when the file does not have them. */
 ms_status te_map_read_only(int descriptor, uint64_t offset, uint64_t length, void **address);
-/* Up to where it has been done, and up to where there is memory for certain. */
-typedef struct te_population {
-    uint64_t offset, data_end;
-} te_population;
+
+/* ---- population.c ------------------------------------------------------------------------------------------------ */
 /* Maps the pages of [0, length) of a tmpfs file that have memory, without making holes real: one step of at most
- * 8 MiB, which *done counts; false when that was the last.  The file's byte `start` is at `address`. */
+ * 8 MiB from *done on, which it moves; false when that was the last.  The file's byte `start` is at `address`. */
 bool te_populate_step(const void *address, int descriptor, uint64_t start, uint64_t length,
-                      te_population *done);
+                      uint64_t *done);
 
 /* ---- memory.c ------------------------------------------------------------------------------------------ */
 typedef struct te_registry te_registry;

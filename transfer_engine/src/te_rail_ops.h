@@ -117,6 +117,7 @@ struct te_lane {
     uint32_t rail;                      /* its number in the schedule */
     uint32_t work_count;                /* posted, not done */
     bool is_up, is_connecting, is_gone; /* gone: no rail of the topology any more */
+    bool was_connected;                 /* the lane's: there is somebody at that end */
     bool holds_endpoint, was_used;      /* the pool's: see te_lane_endpoint_take */
     uint32_t failures;                  /* to connect, in a row */
     uint64_t resets;

@@ -77,10 +77,16 @@ void te_schedule_group_close(te_schedule *schedule, uint32_t group, ms_status st
 /* `tier`: TE_TIER_*.  `nic`: the local NIC, below nics_max, or NONE.  Bandwidth: a first guess; 0: all alike. */
 ms_status te_schedule_rail_add(te_schedule *schedule, uint32_t group, uint32_t tier, uint32_t nic,
                                uint64_t bandwidth_bytes_per_s, uint32_t *rail);
+/* It is of another tier or at another NIC than was thought; what was measured holds. */
+ms_status te_schedule_rail_place(te_schedule *schedule, uint32_t rail, uint32_t tier, uint32_t nic);
+/* A rail that is unusable and has nothing in flight (BUSY: it has) is another one from now on, as if it had just been added. */
+ms_status te_schedule_rail_renew(te_schedule *schedule, uint32_t rail, uint32_t tier, uint32_t nic,
+                                 uint64_t bandwidth_bytes_per_s);
 /* The topology has changed: an unusable rail gets nothing, one that is usable again is probed at once. */
 void te_schedule_rail_set(te_schedule *schedule, uint32_t rail, bool is_usable, int64_t now_ns);
 
 typedef struct te_schedule_rail_view {
+    uint32_t tier;
     uint64_t bytes_in_flight, bandwidth_bytes_per_s, window_bytes;
     bool is_up;
     int64_t retry_ns; /* not up: not before; INT64_MAX: never by itself */

@@ -41,6 +41,8 @@ typedef struct te_slice_rails {
 } te_slice_rails;
 
 void te_slice_rail_init(te_slice_rails *rails, uint32_t index, uint64_t bandwidth_bytes_per_s);
+/* It is of that tier and NIC now; what is in flight is in flight there. */
+void te_slice_rail_place(te_slice_rails *rails, uint32_t index, uint32_t tier, uint32_t nic);
 /* Nothing is in flight on it, and no group has it any more. */
 void te_slice_rail_free(te_slice_rails *rails, uint32_t index);
 /* The rail from the list that begins with `first` for `bytes` of `waiting`; NONE: better to wait. */
