@@ -11,8 +11,14 @@ first in each round.  So whatever else the machine does meets all alike.
 Look-up, load and save are what a request spends in `mooncake.store`, whoever made it, under vLLM's
 unmodified MooncakeStoreConnector: the median of the calls times how many there are for a request.
 `connector` is the same of all calls of the connector from vLLM's own threads, which is all there is
-with our connector; `request` is the median of whole requests.  Printed are the median of the
+with our connector; `waits` the sum of those that stand between layers (for a request, not a
+median); `request` is the median of whole requests.  Printed are the median of the
 rounds and the range, and `of` the first contender the median ratio of requests in the same round.
+
+`--layer-slices 1,4 --contenders "own connector" --model deep` compares loading before and saving
+after the computation with both beside it, layer by layer: a model whose blocks are large for what
+they cost to compute, prompts of 1,025 tokens.  The run `half` has prompts of which the first half
+is stored: that is loaded, the rest computed and saved.
 
 The engine computes with one thread: with as many as there are cores they spin for each other, have
 all of the machine, and every call of whatever store waits for the scheduler of the kernel.  vLLM's
@@ -29,26 +35,72 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
-PROMPTS = 12
-LOADABLE = 224  # tokens of a prompt, which has one more
 CONTENDERS = ("peer", "here", "own connector", "no store")
 CALLS = {
     "look-up": "store.batch_is_exist",
     "load": "store.batch_get_into_multi_buffers",
     "save": "store.batch_put_from_multi_buffers",
 }
-RUNS = ("save", "load")
+WAITS = ("start_load_kv", "wait_for_layer_load", "save_kv_layer", "wait_for_save")
+RUNS = ("save", "load", "half")
+OWN = "own connector"
 
 Figures = dict[str, float]
 
 
+@dataclass(frozen=True)
+class Load:
+    """What is asked of the engines.
+
+    Attributes:
+        prompts: A round's.
+        loadable: Tokens of a prompt, which has one more.
+        pool_mib: Of a store.
+        generated: Tokens of an answer.
+        settings: More arguments of vLLM.
+    """
+
+    prompts: int
+    loadable: int
+    pool_mib: int
+    generated: int
+    settings: dict[str, Any]
+
+
+LOADS = {
+    "llama": Load(12, 224, 256, 12, {}),
+    "deep": Load(4, 1024, 512, 1, {"max_model_len": 1100, "max_num_batched_tokens": 2048}),
+}
+
+
+def prompts_of(load: Load, number: int) -> list[list[int]]:
+    """Return a round's prompts, which begin differently."""
+    return [
+        [((n + 3 + 31 * number) * at + n + number) % 193 for at in range(load.loadable + 1)]
+        for n in range(load.prompts)
+    ]
+
+
+def halves_of(load: Load, prompts: list[list[int]]) -> list[list[int]]:
+    """Return prompts that go on differently after the first half."""
+    half = load.loadable // 2
+    return [[*each[:half], *(197 - token for token in each[half:])] for each in prompts]
+
+
+def slices_of(contender: str) -> int:
+    """Return in how many slices of layers a contender stores a block."""
+    name, _, count = contender.partition(", slices ")
+    return int(count or 1) if name == OWN else 1
+
+
 @contextlib.contextmanager
-def store(contender: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def store(contender: str, folder: Path, pool_mib: int) -> Iterator[tuple[str, dict[str, str]]]:
     """Give a store's address, and the variables with which an engine finds its package."""
     if contender == "no store":
         yield "", {}
@@ -62,7 +114,7 @@ def store(contender: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
             link = packages / found.name
             if not link.exists():
                 link.symlink_to(found)
-        cluster = peer.PeerCluster(folder, 256 * MIB)
+        cluster = peer.PeerCluster(folder, pool_mib * MIB)
         try:
             yield (
                 cluster._master_address,
@@ -73,7 +125,7 @@ def store(contender: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
         return
     from mooncake_store.cli.bench.cluster import Cluster
 
-    with Cluster(pool_size_bytes=256 * MIB, servers=1) as ours:
+    with Cluster(pool_size_bytes=pool_mib * MIB, servers=1) as ours:
         yield ours.address, {}
 
 
@@ -84,32 +136,35 @@ def started(
     """Give an engine that has computed something."""
     from tests.engines.vllm.vllm_process import VllmProcess, ours, theirs
 
+    load = LOADS[arguments.model]
     folder.mkdir()
-    with store(contender, folder) as (address, variables):
+    with store(contender, folder, load.pool_mib) as (address, variables):
         config = ""
-        if contender == "own connector":
-            config = ours(address, layer_slices=arguments.layer_slices)
+        if contender.startswith(OWN):
+            config = ours(address, layer_slices=slices_of(contender))
         elif contender != "no store":
-            config, more = theirs(address, folder)
-            variables = {**variables, **more}
-        timed = {"timed": True} if config else {}
+            config, added = theirs(address, folder)
+            variables = {**variables, **added}
+        more = {**load.settings, **({"timed": True} if config else {})}
         with VllmProcess(
-            python, model, folder / "log", config, more=timed,
+            python, model, folder / "log", config, more=more,
             environment={**variables, "OMP_NUM_THREADS": str(arguments.threads)},
         ) as engine:  # fmt: skip
             engine.generate_all([[1] * 100], one_by_one=True)  # what is only once
             yield engine
 
 
-def measure(engine: Any, contender: str, run: str, prompts: list[list[int]]) -> Figures:
+def measure(engine: Any, contender: str, run: str, prompts: list[list[int]], load: Load) -> Figures:
     """Return seconds a request, by what was done."""
     has_store = contender != "no store"
     if has_store:
         engine.ask({"times": True})
-    answers = engine.generate_all(prompts, 300, one_by_one=True)
+    answers = engine.generate_all(prompts, 300, one_by_one=True, max_tokens=load.generated)
     times: dict[str, list[float]] = engine.ask({"times": True}) if has_store else {}
     loaded = sum(each["loaded"] for each in answers)
-    if loaded != (LOADABLE * len(prompts) if run == "load" and has_store else 0):
+    half = load.loadable // 2
+    expected = {"load": load.loadable, "half": half}.get(run, 0) if has_store else 0
+    if loaded != expected * len(prompts):
         raise SystemExit(f"{contender}, {run}: {loaded} tokens were loaded")
     figures = {
         f"{run}: {name}": statistics.median(times[call]) * (len(times[call]) / len(prompts))
@@ -122,6 +177,8 @@ def measure(engine: Any, contender: str, run: str, prompts: list[list[int]]) -> 
             for name, each in times.items()
             if name.startswith("connector.")
         )
+        waited = sum(sum(times.get(f"connector.{name}", [])) for name in WAITS)
+        figures[f"{run}: waits"] = waited / len(prompts)
     figures[f"{run}: request"] = statistics.median(each["seconds"] for each in answers)
     return figures
 
@@ -138,25 +195,26 @@ def measure_all(
         contextlib.ExitStack() as stack,
     ):
         folder = Path(temporary)
-        model = made(python, folder / "model", "llama")
+        load = LOADS[arguments.model]
+        model = made(python, folder / "model", arguments.model)
         engines: dict[str, Any] = {}
         for contender in contenders:
-            own_folder = folder / contender.replace(" ", "-")
+            own_folder = folder / contender.replace(" ", "-").replace(",", "")
             engines[contender] = stack.enter_context(
                 started(contender, python, model, own_folder, arguments)
             )
             print(f"started: {contender}", file=sys.stderr, flush=True)
         for number in range(arguments.rounds):
-            prompts = [
-                [((n + 3 + 31 * number) * at + n + number) % 193 for at in range(LOADABLE + 1)]
-                for n in range(PROMPTS)
-            ]
+            prompts = prompts_of(load, number)
+            halves = halves_of(load, prompts)
             first = number % len(contenders)
             order = contenders[first:] + contenders[:first]
             figures: dict[str, Figures] = {name: {} for name in contenders}
             for run in RUNS:
+                asked = halves if run == "half" else prompts
                 for contender in order:
-                    measured = measure(engines[contender], contender, run, prompts)
+                    engine = engines[contender]
+                    measured = measure(engine, contender, run, asked, load)
                     figures[contender].update(measured)
             for contender in contenders:
                 rounds[contender].append(figures[contender])
@@ -169,7 +227,8 @@ def main() -> None:
     parser.add_argument("--engines", required=True, help="where tests/engines/install has put vllm")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1, help="with which an engine computes")
-    parser.add_argument("--layer-slices", type=int, default=1, help="of our connector")
+    parser.add_argument("--layer-slices", default="1", help="of our connector; 1,4 compares them")
+    parser.add_argument("--model", choices=LOADS, default="llama")
     parser.add_argument("--json", help="a file for the figures")
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
     arguments = parser.parse_args()
@@ -177,7 +236,12 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
 
     python = Path(arguments.engines) / "python/bin/python"
-    contenders: list[str] = arguments.contenders.split(",")
+    contenders: list[str] = []
+    for name in arguments.contenders.split(","):
+        if name == OWN:
+            contenders += [f"{OWN}, slices {n}" for n in arguments.layer_slices.split(",")]
+        else:
+            contenders.append(name)
     rounds = measure_all(contenders, python, arguments)
     result: dict[str, Any] = {}
     for contender, of_rounds in rounds.items():
@@ -186,7 +250,7 @@ def main() -> None:
             values = sorted(each[name] * 1e3 for each in of_rounds)
             median = statistics.median(values)
             result[contender][name] = [round(median, 3), round(values[0], 3), round(values[-1], 3)]
-            print(f"{contender:15} {name:20} {median:9.3f} ms  {values[0]:.3f} to {values[-1]:.3f}")
+            print(f"{contender:26} {name:20} {median:9.3f} ms  {values[0]:.3f} to {values[-1]:.3f}")
     base = rounds[contenders[0]]
     for contender, of_rounds in rounds.items():
         for run in RUNS:
@@ -194,7 +258,7 @@ def main() -> None:
             ratios = [each[name] / first[name] for each, first in zip(of_rounds, base, strict=True)]
             ratio = statistics.median(ratios)
             result[contender][f"{run}: request of {contenders[0]}"] = round(ratio, 3)
-            print(f"{contender:15} {name:20} {ratio:9.3f} of {contenders[0]}")
+            print(f"{contender:26} {name:20} {ratio:9.3f} of {contenders[0]}")
     load = os.getloadavg()[0]
     print(f"load of the machine at the end: {load:.1f}")
     if arguments.json:

@@ -22,6 +22,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mooncake._engine.messages import ReceivedData, ReceivedTensor
+from mooncake._engine.rpc import (
+    CoroRPCInterface,
+    RpcInterface,
+    create_rpc_client,
+    create_rpc_server,
+)
+from mooncake._engine.shared import SharedSegment
 from mooncake._ranges import Ranges
 from mooncake_store._native import ffi
 from mooncake_store.errors import NotRegisteredError, StoreError, TransferTimeoutError
@@ -36,12 +44,19 @@ __all__ = [
     "SUPPORT_INTRA_NVLINK",
     "SUPPORT_MNNVL",
     "SUPPORT_MUSA",
+    "CoroRPCInterface",
     "InnerTransferEngine",
     "Read",
+    "ReceivedData",
+    "ReceivedTensor",
+    "RpcInterface",
+    "SharedSegment",
     "TransferEngine",
     "TransferNotify",
     "TransferOpcode",
     "Write",
+    "create_rpc_client",
+    "create_rpc_server",
 ]
 
 log = logging.getLogger("mooncake.engine")

@@ -194,10 +194,16 @@ class MooncakeStore(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc, unus
         assert isinstance(metadata, StorePlan)
         return metadata.plan
 
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Begin a step."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None:
+            self._worker.begin(self._plan())
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Begin a step's loads: before its computation, or after it where that needs none."""
         assert self._worker is not None
-        self._worker.start(self._plan())
+        self._worker.load()
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Wait for a layer's blocks."""

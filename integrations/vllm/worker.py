@@ -148,14 +148,19 @@ class WorkerSide:
 
     # ---- a step ----------------------------------------------------------------------------------
 
-    def start(self, plan: Plan) -> None:
-        """Begin a step: its loads run from now on."""
+    def begin(self, plan: Plan) -> None:
+        """Begin a step: layers that are computed from now on are its own."""
         self._plan = plan
         self._tainted.difference_update(plan.finished)
+        for part in self._slices:
+            part.waiting = {layer.name for layer in part.layers} if plan.saves else set()
+
+    def load(self) -> None:
+        """Begin the step's loads; of a step that loads nothing at once, after its last layer."""
+        plan = self._plan
         for load in plan.early_loads:
             self._early[load.request_id] = self._loader.submit(self._load_early, load)
         for part in self._slices:
-            part.waiting = {layer.name for layer in part.layers} if plan.saves else set()
             part.loading = self._loader.submit(self._load, part, plan) if plan.loads else None
         if len(self._slices) == 1:
             self._wait_for(self._slices[0])  # nothing is computed before its first layer anyway

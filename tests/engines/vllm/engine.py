@@ -1,7 +1,8 @@
 """A vLLM engine on the CPU, in its own environment: questions in, answers out, a line each.
 
-engine.py make FOLDER [KIND]            a tiny model with seeded weights: llama, or gemma, which has
-                                        sliding windows
+engine.py make FOLDER [KIND]            a tiny model with seeded weights: llama; gemma, which has
+                                        sliding windows; deep, whose caches are large for what it
+                                        computes
 engine.py serve FOLDER [CONFIG] [MORE]  with a --kv-transfer-config, and more arguments of LLM
 
 A question has `prompts`, lists of token ids that run together; with `one_by_one` each waits for the
@@ -38,7 +39,12 @@ def make(folder: str, kind: str = "llama") -> None:
         "max_position_embeddings": 512, "initializer_range": 0.5, "bos_token_id": 1,
         "eos_token_id": 2,
     }  # fmt: skip
-    if kind == "llama":
+    if kind == "deep":
+        common.update(
+            num_hidden_layers=16, num_attention_heads=8, num_key_value_heads=8, head_dim=64,
+            max_position_embeddings=2048,
+        )  # fmt: skip
+    if kind in ("llama", "deep"):
         config = transformers.LlamaConfig(**common, torch_dtype="float32")
         model: Any = transformers.LlamaForCausalLM(config)
     else:  # every second layer sees 64 tokens only

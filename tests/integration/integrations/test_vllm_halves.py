@@ -57,6 +57,9 @@ class Engine:
         for store in self.stores:
             store.close()
 
+    def computed(self, layer: int) -> None:
+        """Called within a step, after each layer."""
+
     def found(self, name: str, prompt: list[int] = PROMPT, computed: int = 0, **more: Any) -> int:
         return self.scheduler.matched_tokens(request(name, prompt, **more), computed)
 
@@ -81,12 +84,18 @@ class Engine:
         )
 
     def carry_out(self, plan: Plan, blocks: list[int], fill: float) -> set[int]:
-        self.worker.start(plan)
+        """Carry out as vLLM does: loads that a step does not need begin after its last layer."""
+        self.worker.begin(plan)
+        if plan.loads:
+            self.worker.load()
         for at, (layer, cache) in enumerate(self.caches.items()):
             self.worker.wait_for_layer(layer)
             for block in blocks:
                 cache[block] = fill + at + block / 100
             self.worker.layer_computed(layer)
+            self.computed(at)
+        if not plan.loads:
+            self.worker.load()
         self.worker.end()
         failed = self.worker.take_failed_blocks()
         self.scheduler.step_ended()
@@ -135,6 +144,29 @@ def test_what_one_engine_computes_another_loads(engines: list[Engine], slices: i
             assert torch.equal(producer.caches[layer][theirs], consumer.caches[layer][ours])
             assert consumer.caches[layer][ours].any()
     assert consumer.worker.counts.saved == 0  # there was nothing new
+
+
+def test_slices_are_saved_while_later_layers_are_computed(
+    engines: list[Engine], slices: int
+) -> None:
+    engine = engines[0]
+    order = list(engine.caches)
+    ends = [order.index(part.layers[-1].name) for part in engine.worker._slices]
+    seen: list[int] = []
+
+    def computed(layer: int) -> None:
+        if layer != LAYERS - 1 and layer in ends:
+            wanted = 3 * (ends.index(layer) + 1)
+            end = time.monotonic() + 30
+            while engine.worker.counts.saved < wanted and time.monotonic() < end:
+                time.sleep(0.001)
+            seen.append(engine.worker.counts.saved)
+
+    engine.computed = computed  # type: ignore[method-assign]
+    engine.step("a", [3, 5, 7, 9], 14, fill=1.0)
+    count = min(slices, LAYERS)
+    assert seen == [3 * at for at in range(1, count)]
+    assert engine.worker.counts.saved == 3 * count
 
 
 def test_the_last_token_is_left_to_compute(engines: list[Engine]) -> None:
@@ -311,7 +343,10 @@ class HybridEngine:
             scheduled_cached_reqs=SimpleNamespace(req_ids=[], resumed_req_ids=set()),
             num_scheduled_tokens=scheduled,
         )
-        self.worker.start(self.scheduler.plan(output))
+        plan = self.scheduler.plan(output)
+        self.worker.begin(plan)
+        if plan.loads:
+            self.worker.load()
         for name, cache in self.caches.items():
             self.worker.wait_for_layer(name)
             group = int(name.startswith("window"))
@@ -319,6 +354,8 @@ class HybridEngine:
                 for block in each.block_ids[group][each.num_computed_tokens // BLOCK :]:
                     cache[block] = fill + block / 100
             self.worker.layer_computed(name)
+        if not plan.loads:
+            self.worker.load()
         self.worker.end()
         self.scheduler.step_ended()
 

@@ -1,0 +1,1 @@
+"""What `mooncake.engine` offers beside transfers: messages, and memory of several processes."""

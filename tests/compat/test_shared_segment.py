@@ -1,0 +1,198 @@
+"""Memory that processes of one host share: `SharedSegment`, and tensors in it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mooncake.engine import SharedSegment
+
+ROOT = Path(__file__).parents[2]
+SIZE = 1 << 16
+
+RANK = """
+import ctypes, sys
+from mooncake.engine import SharedSegment
+segment, blob = SharedSegment.create("kv", int(sys.argv[1]), 2, 1)
+print(blob.hex(), flush=True)
+try:
+    segment.complete([bytes.fromhex(sys.stdin.readline()), blob])
+except RuntimeError as error:
+    print(error)
+    sys.exit()
+at = segment.base_addr()
+ctypes.memmove(at + 100, b"from 1", 6)
+print(ctypes.string_at(at, 5).decode(), segment.ready(), segment.size(), flush=True)
+sys.stdin.readline()
+print(ctypes.string_at(at, 5).decode(), flush=True)
+"""
+
+
+def rank_1(size: int = SIZE) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RANK, str(size)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"},
+    )  # fmt: skip
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(text + "\n")
+    process.stdin.flush()
+
+
+def test_two_processes_have_the_same_bytes_which_outlive_the_owners_segment() -> None:
+    segment, blob = SharedSegment.create("kv", SIZE, 2, 0)
+    assert not segment.ready()
+    with rank_1() as other:
+        segment.complete([blob, bytes.fromhex(line(other))])
+        at = segment.base_addr()
+        assert (segment.ready(), segment.size(), segment.device_addr()) == (True, SIZE, 0)
+        assert ctypes.string_at(at, SIZE) == bytes(SIZE)
+        ctypes.memmove(at, b"hello", 5)
+        tell(other, blob.hex())
+        assert line(other) == f"hello True {SIZE}"
+        assert ctypes.string_at(at + 100, 6) == b"from 1"
+        ctypes.memmove(at, b"later", 5)
+        del segment  # the other's mapping stays
+        tell(other, "")
+        assert line(other) == "later"
+
+
+def test_ranks_that_disagree_are_told() -> None:
+    segment, blob = SharedSegment.create("kv", SIZE, 2, 0)
+    with rank_1(SIZE * 2) as other:
+        theirs = bytes.fromhex(line(other))
+        with pytest.raises(RuntimeError, match="rank 1 has another name, size"):
+            segment.complete([blob, theirs])
+        tell(other, blob.hex())
+        assert line(other).startswith("rank 0 has another name, size")
+    for blobs, reason in {
+        (blob,): "one blob of each of 2 ranks, not 1",
+        (blob, blob): "rank 1: this is the blob of rank 0",
+        (blob, b"\0" * len(blob)): "rank 1: this is no blob",
+        (blob, b""): "rank 1: this is no blob",
+    }.items():
+        with pytest.raises(RuntimeError, match=reason):
+            segment.complete(blobs)
+    assert not segment.ready()
+
+
+def test_an_owner_that_has_gone_is_named() -> None:
+    segment, blob = SharedSegment.create("kv", SIZE, 2, 0)
+    del segment
+    other, theirs = SharedSegment.create("kv", SIZE, 2, 1)
+    with pytest.raises(RuntimeError, match="comes before base_addr"):
+        other.base_addr()
+    with pytest.raises(RuntimeError, match="the owner"):
+        other.complete([blob, theirs])
+    _, elsewhere = SharedSegment.create("kv", SIZE, 2, 0)
+    boot_at = 4 + 3 * 4 + 32
+    changed = elsewhere[:boot_at] + bytes(16) + elsewhere[boot_at + 16 :]
+    with pytest.raises(RuntimeError, match="on another host"):
+        other.complete([changed, theirs])
+
+
+def test_what_there_is_none_of() -> None:
+    assert SharedSegment.supported()
+    assert not SharedSegment.supported(mmap=False)
+    assert not SharedSegment.supported(host_register=True)
+    for given, reason in (
+        ({"size": 0}, "from 1 to"),
+        ({"size": 1 << 47}, "from 1 to"),
+        ({"size": 1 << 46}, "bytes of shared memory"),
+        ({"rank_id": 2}, "below world_size"),
+        ({"owner_rank": 2}, "below world_size"),
+        ({"mmap": False}, "only memory of the host"),
+    ):
+        with pytest.raises(RuntimeError, match=reason):
+            SharedSegment.create(**{"name": "n", "size": 1, "world_size": 2, "rank_id": 0, **given})
+
+
+GROUP = """
+import sys
+import torch, torch.distributed as dist
+from mooncake.shared_segment import SharedSegmentError, create_shared_segment
+rank, file, difference = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+blocks = {
+    "v": {"count": 2, "shape": (3, 5), "dtype": torch.bfloat16},
+    "k": {"count": 1 + rank * difference, "shape": (1000,), "dtype": torch.float32},
+}
+try:
+    segment = create_shared_segment("kv", blocks, 2, rank, comm_group=dist.group.WORLD)
+except SharedSegmentError as error:
+    print(error)
+    sys.exit()
+v = segment.tensors("v")
+if rank == 0:
+    v[1].copy_(torch.arange(15).reshape(3, 5))
+    segment.tensors("k")[0].fill_(7)
+del segment
+dist.barrier()
+print(v[1].sum().item(), v[0].sum().item(), [tuple(each.shape) for each in v])
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("difference", [0, 1])
+def test_tensors_of_a_group(tmp_path: Path, difference: int) -> None:
+    pytest.importorskip("torch")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", GROUP, str(rank), str(tmp_path / "group"), str(difference)],
+            stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    told = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+    if difference:
+        assert told[0] == told[1]
+        assert "rank 0: rank 1 has another name, size" in told[0]
+        assert "rank 1: rank 0 has another name, size" in told[0]
+    else:
+        assert told == ["105.0 0.0 [(3, 5), (3, 5)]"] * 2
+
+
+def test_blocks_that_cannot_be() -> None:
+    torch = pytest.importorskip("torch")
+    from mooncake.shared_segment import (
+        SharedSegmentError,
+        create_shared_segment,
+        shared_segment_supported,
+    )
+
+    assert shared_segment_supported()
+    assert not shared_segment_supported(mmap=False)
+    good = {"count": 1, "shape": (4,), "dtype": torch.uint8}
+    for blocks, reason in (
+        ({}, "at least one block"),
+        ({"k": {"count": 1}}, "needs count, shape and dtype"),
+        ({"k": {**good, "count": 0}}, "above 0"),
+        ({"k": {**good, "shape": ()}}, "above 0"),
+        ({"k": {**good, "dtype": "uint8"}}, "one of torch's"),
+    ):
+        with pytest.raises(SharedSegmentError, match=reason):
+            create_shared_segment("n", blocks, 1, 0)
+    with pytest.raises(SharedSegmentError, match="need a comm_group"):
+        create_shared_segment("n", {"k": good}, 2, 0)
+    with pytest.raises(SharedSegmentError, match="rank 0: only memory of the host"):
+        create_shared_segment("n", {"k": good}, 1, 0, mmap=False)
+    segment = create_shared_segment("n", {"k": good}, 1, 0)
+    assert segment.total_size() == 4096
+    (tensor,) = segment.tensors("k")
+    assert tensor.data_ptr() == segment.base_addr()
+    with pytest.raises(SharedSegmentError, match="there is no block 'v', but k"):
+        segment.tensors("v")
