@@ -42,6 +42,11 @@ class ClusterConfig:
         1, "prefill nodes that share a long prompt as a pipeline (X of chunked pipeline "
         "parallelism); prefill_nodes is a multiple of it", minimum=1, maximum=64,
     )  # fmt: skip
+    coupled: bool = setting(
+        False, "each node both prefills and decodes, as engines without disaggregation do: an "
+        "iteration, then a prompt that waits, and so on; prefill_nodes and decode_nodes are the "
+        "same ones, and so as many",
+    )  # fmt: skip
     cache_tokens: int = setting(
         3_000_000, "tokens of KV cache that the DRAM of a prefill node holds (3 M is 1 TB for "
         "LLaMA3-70B); 0: without bound", minimum=0,
@@ -289,6 +294,13 @@ class SimConfig:
             raise ConfigError(
                 f"{self.cluster.prefill_nodes} prefill nodes make no whole groups of "
                 f"{self.cluster.group_nodes}"
+            )
+        nodes = self.cluster
+        if nodes.coupled and (nodes.prefill_nodes, 1) != (nodes.decode_nodes, nodes.group_nodes):
+            raise ConfigError(
+                f"coupled nodes are the same ones twice, in no groups: prefill_nodes "
+                f"({nodes.prefill_nodes}) and decode_nodes ({nodes.decode_nodes}) are as many, "
+                f"and group_nodes is 1"
             )
 
     @classmethod

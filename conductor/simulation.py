@@ -169,6 +169,7 @@ def _native_config(config: SimConfig) -> Any:
     native: Any = ffi.new("cd_sim_config *")
     native.prefill_instances = cluster.prefill_nodes // cluster.group_nodes
     native.decode_instances = cluster.decode_nodes
+    native.is_coupled = cluster.coupled
     native.block_tokens = cluster.block_tokens
     if cluster.cache_tokens:
         blocks = cluster.cache_tokens * cluster.group_nodes // cluster.block_tokens

@@ -16,6 +16,7 @@ enum { CD_LOAD_HIDDEN = 0, CD_LOAD_SERIAL = 1, CD_LOAD_LAYERWISE = 2 };
 typedef struct cd_sim_config {
     uint32_t prefill_instances,
         decode_instances; /* a prefill instance is a group of cost.group_nodes nodes */
+    bool is_coupled; /* each instance decodes what it prefills: as many of both, of one node each */
     uint32_t block_tokens;
     uint64_t cache_blocks; /* of a prefill instance; 0: without bound */
     uint32_t eviction;

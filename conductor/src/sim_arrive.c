@@ -192,7 +192,7 @@ static bool has_no_room(cd_sim *sim, const sim_request *request, double ttft_s, 
     } else if (config->admission >= CD_ADMIT_PREDICTED) {
         int32_t chosen = -1;
         load = look_ahead(sim, request, tokens, ttft_s, &chosen);
-        if (chosen >= 0)
+        if (chosen >= 0 && !config->is_coupled)
             *instance = chosen;
     }
     return load > config->threshold;
@@ -216,15 +216,24 @@ static void promise(cd_sim *sim, const sim_request *request, double sign) {
     node->promised_reserved += sign * request->reserved_tokens;
 }
 
-bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
+static bool choose_decode(const cd_sim *sim, const sim_request *request, int32_t prefill,
+                          uint64_t turn, cd_decode_choice *choice) {
     const cd_sim_config *config = &sim->config;
+    uint32_t first = config->is_coupled ? (uint32_t)prefill : 0;
+    uint32_t count = config->is_coupled ? 1 : config->decode_instances;
+    bool found = cd_choose_decode(&config->believed, &config->decode, request->tokens,
+                                  sim->mean_output, sim->decode_views + first, count, turn, choice);
+    choice->instance += (int32_t)first;
+    return found;
+}
+
+bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
     sim_request *request = &sim->requests[id];
     promise(sim, request, -1);
     note_decode(sim, request, -1);
     look_at_decoding(sim);
     cd_decode_choice decode;
-    cd_choose_decode(&config->believed, &config->decode, request->tokens, sim->mean_output,
-                     sim->decode_views, config->decode_instances, sim->turn, &decode);
+    choose_decode(sim, request, request->prefill, sim->turn, &decode);
     bool is_full = has_no_room(sim, request, request->predicted_s, &decode.instance);
     if (!is_full) {
         request->decode = decode.instance;
@@ -411,9 +420,7 @@ void sim_arrive(cd_sim *sim, uint32_t id) {
     cd_decode_choice decode;
     bool found = cd_choose_prefill(&config->selection, &config->believed, request->tokens,
                                    sim->prefill_views, config->prefill_instances, turn, &prefill);
-    found = found &&
-            cd_choose_decode(&config->believed, &config->decode, request->tokens, sim->mean_output,
-                             sim->decode_views, config->decode_instances, turn, &decode);
+    found = found && choose_decode(sim, request, prefill.instance, turn, &decode);
     sim_set(sim, id, CD_ARRIVAL, sim->now_s);
     int verdict = found ? admit(sim, request, &prefill, &decode) : CD_REJECTED_PREFILL;
     if (verdict != CD_PENDING) {

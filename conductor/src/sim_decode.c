@@ -82,6 +82,8 @@ static void run(cd_sim *sim, uint32_t instance) {
     if (!node->is_running)
         return;
     node->running_s = cd_decode_s(&sim->config.cost, node->count, node->context_tokens);
+    if (sim->config.is_coupled && sim->prefill[instance].is_busy)
+        node->running_s += fmax(0, sim->prefill[instance].stage_free_s[0] - sim->now_s);
     sim_schedule(sim, sim->now_s + node->running_s, EVENT_ITERATION, instance, 0);
 }
 
@@ -132,6 +134,10 @@ void sim_end_iteration(cd_sim *sim, uint32_t instance) {
         sim_set(sim, id, CD_TBT, slow_s);
         sim_set(sim, id, CD_TBT_MEAN, mean_s);
         finish(sim, id);
+    }
+    if (sim->config.is_coupled) {
+        node->is_running = false;
+        sim_start_prefills(sim, instance); /* whoever decodes waits for it: that is their TBT */
     }
     run(sim, instance);
 }

@@ -177,7 +177,7 @@ static void begin(cd_sim *sim, uint32_t id) {
     sim_schedule(sim, node->stage_free_s[0], EVENT_STAGE_FREE, (uint32_t)request->prefill, 0);
     sim_schedule(sim, end_s, EVENT_PREFILL_END, id, 0);
     /* The KV cache streams to the decode node layer by layer while it is made. */
-    if (request->output > 1)
+    if (request->output > 1 && !sim->config.is_coupled)
         sim_flow(sim, FLOW_STREAM, id, (uint32_t)request->prefill,
                  sim->config.prefill_instances + (uint32_t)request->decode,
                  n * sim->config.cost.kv_bytes_per_token);
@@ -187,7 +187,8 @@ static void begin(cd_sim *sim, uint32_t id) {
 
 void sim_start_prefills(cd_sim *sim, uint32_t instance) {
     prefill_node *node = &sim->prefill[instance];
-    while (!node->is_busy) {
+    /* A coupled instance does one after the other: prompts between iterations. */
+    while (!node->is_busy && !(sim->config.is_coupled && sim->decode[instance].is_running)) {
         uint32_t at = sim_next_in_queue(sim, instance);
         if (at == NONE)
             return;

@@ -157,6 +157,8 @@ int cd_sim_step(cd_sim *sim, uint64_t events) {
 static bool is_sane(const cd_sim_config *config, const cd_trace *trace) {
     return config->prefill_instances >= 1 && config->prefill_instances <= 1024 &&
            config->decode_instances >= 1 && config->decode_instances <= 1024 &&
+           (!config->is_coupled || (config->prefill_instances == config->decode_instances &&
+                                    config->cost.group_nodes == 1)) &&
            config->block_tokens >= 1 && config->cost.group_nodes >= 1 &&
            config->cost.group_nodes <= 1024 && config->cost.chunk_tokens >= 1 &&
            config->cost.nic_bytes_per_s > 0 && config->fetch_weight > 0 &&

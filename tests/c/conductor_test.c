@@ -79,6 +79,7 @@ static cd_sim_config make_config(void) {
         .threshold = 1,
         .margin = draw(2),
         .checks_again = draw(2),
+        .is_coupled = false,
         .is_length_neutral = draw(2),
         .report_s = draw(3) ? 0 : 1 + draw(5),
         .counts_decided = draw(2),
@@ -109,6 +110,11 @@ static cd_sim_config make_config(void) {
                             .group_nodes = 1 + draw(3),
                             .chunk_tokens = 2048,
                             .is_balanced = draw(2)};
+    if (draw(4) == 0) {
+        config.is_coupled = true;
+        config.decode_instances = config.prefill_instances;
+        config.cost.group_nodes = 1;
+    }
     config.believed = config.cost;
     config.selection = (cd_selection){.rule = draw(6),
                                       .balancing_threshold = 1 + draw(3),

@@ -549,6 +549,43 @@ def test_what_the_scheduler_believes_may_be_wrong(sample: Trace) -> None:
     assert math.sqrt(sum((v - mean) ** 2 for v in logs) / len(logs)) == pytest.approx(0.5, rel=0.1)
 
 
+def test_who_decodes_on_a_coupled_node_waits_while_it_prefills() -> None:
+    trace = make([(0.0, 4096, 400, []), (3.0, 16_384, 2, []), (3.5, 16_384, 2, [])])
+    nodes = {"prefill_nodes": 1, "decode_nodes": 1}
+    split = simulate(trace, configure(**nodes))
+    coupled = simulate(trace, configure(**nodes, coupled=True))
+    prefill_s = LLAMA3_70B_A800(16_384)
+    step_s = 0.027 + 4e-8 * 16_384 * 3
+    end = [column(one, Outcome.END)[0] for one in (split, coupled)]
+    assert end[1] - end[0] == pytest.approx(2 * prefill_s, rel=0.05)
+    # An iteration between two prompts; who waits to prefill waits for at most that.
+    ttft = column(coupled, Outcome.TTFT)
+    assert prefill_s < ttft[1] <= prefill_s + step_s
+    assert 2 * prefill_s - 0.5 < ttft[2] <= 2 * prefill_s - 0.5 + 3 * step_s
+    gaps = [column(one, Outcome.TBT)[0] for one in (split, coupled)]
+    assert gaps[0] < 0.03
+    assert gaps[1] == pytest.approx(2 * prefill_s / 40 + 0.027, rel=0.1)  # the longest tenth
+    # Its KV cache goes nowhere.
+    assert column(coupled, Outcome.DECODE_INSTANCE) == column(coupled, Outcome.PREFILL_INSTANCE)
+
+
+def test_coupled_nodes_keep_the_ttft_and_miss_the_tbt(sample: Trace) -> None:
+    """A's figure 13, in kind: twice as many nodes prefill, and whoever decodes there waits."""
+    split = report(simulate(sample, configure(prefill_nodes=10, decode_nodes=10)))
+    both = {"prefill_nodes": 20, "decode_nodes": 20, "coupled": True}
+    coupled = report(simulate(sample, configure(**both)))
+    assert coupled.finished == split.finished == len(sample)
+    assert coupled.ttft_s.mean < 1.1 * split.ttft_s.mean
+    assert coupled.good < 0.9 * split.good
+
+
+def test_coupled_nodes_are_the_same_ones() -> None:
+    with pytest.raises(ConfigError, match="same ones twice"):
+        configure(prefill_nodes=3, decode_nodes=4, coupled=True)
+    with pytest.raises(ConfigError, match="group_nodes is 1"):
+        configure(prefill_nodes=4, decode_nodes=4, group_nodes=2, coupled=True)
+
+
 def test_who_goes_by_late_reports_alone_sends_all_to_the_same() -> None:
     # When instances tell, at 0.5 s, three of four compute for 2 s more; then come eight short ones.
     long = [(0.0, 24_000, 2, []) for _ in range(3)]
