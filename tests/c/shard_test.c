@@ -206,6 +206,15 @@ static void objects_that_come_and_go_keep_their_pages(void) {
     }
     EXPECT(shard.arena == arena && shard.records == records && shard.generation == generation);
     EXPECT(resident_pages(shard.arena, shard.arena_capacity) <= 17);
+    EXPECT(resident_pages(shard.arena, shard.arena_capacity) > 4);
+    /* Few are left, and so are few pages; none is left, and hardly a page. */
+    for (uint32_t i = OBJECTS - kept; i < OBJECTS - 2; i++)
+        drop(i);
+    check_all(1);
+    EXPECT(shard.record_count == 2 && resident_pages(shard.arena, shard.arena_capacity) <= 4);
+    drop(OBJECTS - 2);
+    drop(OBJECTS - 1);
+    EXPECT(resident_pages(shard.arena, shard.arena_capacity) <= 2);
     md_shard_close(&shard);
     memset(is_there, 0, sizeof is_there);
 }

@@ -117,9 +117,10 @@ typedef struct md_shard {
     uint32_t record_capacity, record_fresh, record_count, record_free;
     uint32_t extra_capacity, extra_fresh, extra_count, extra_free;
     uint32_t arena_capacity, arena_used, arena_waste;
-    uint32_t generation; /* of the record numbers: raised by a rebuild */
-    uint32_t hand;       /* sieve: the next to look at, + 1; 0: the oldest; or MD_HAND_AT_END */
-    uint64_t classes;    /* bit c: lists[c] is not empty */
+    uint32_t arena_touched; /* what was used of it before it was put in order: may be resident */
+    uint32_t generation;    /* of the record numbers: raised by a rebuild */
+    uint32_t hand;          /* sieve: the next to look at, + 1; 0: the oldest; or MD_HAND_AT_END */
+    uint64_t classes;       /* bit c: lists[c] is not empty */
     md_queue lists[MD_CLASSES];
 } md_shard;
 

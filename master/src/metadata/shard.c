@@ -16,6 +16,7 @@
  * and go the next puts ask for them again, a fault for each.  Left alone until it reaches that, the arenas of 256
  * shards with a few objects each would become resident page by page, for hours. */
 #define COMPACT_ARENA_MIN 2048u
+#define TOUCHED_ARENA_MIN 16384u /* pages that a shard which has become small gives back */
 
 /* What a shard keeps when it is empty: a store of a few hundred objects has none or one in most of its shards,
  * and would ask the kernel for four arrays with each put. */
@@ -37,7 +38,7 @@ static void empty(md_shard *shard) {
     if (shard->slot_count * sizeof(md_slot) > EMPTY_BYTES_MAX ||
         shard->record_fresh * sizeof(md_record) > EMPTY_BYTES_MAX ||
         shard->extra_fresh * sizeof(md_extra) > EMPTY_BYTES_MAX ||
-        shard->arena_used > EMPTY_BYTES_MAX) {
+        shard->arena_used > EMPTY_BYTES_MAX || shard->arena_touched > EMPTY_BYTES_MAX) {
         md_shard_close(shard);
         return;
     }
@@ -50,6 +51,7 @@ static void empty(md_shard *shard) {
                         .extra_capacity = shard->extra_capacity,
                         .arena = shard->arena,
                         .arena_capacity = shard->arena_capacity,
+                        .arena_touched = shard->arena_touched,
                         .generation = shard->generation + 1};
 }
 
@@ -198,7 +200,10 @@ static bool should_rebuild(const md_shard *shard) {
             shard->record_count < shard->record_fresh / 2) ||
            (shard->extra_fresh > REBUILD_RECORDS_MIN &&
             shard->extra_count < shard->extra_fresh / 2) ||
-           (shard->arena_used > REBUILD_ARENA_MIN && shard->arena_waste > shard->arena_used / 2);
+           (shard->arena_waste > shard->arena_used / 2 &&
+            (shard->arena_used > REBUILD_ARENA_MIN ||
+             (shard->arena_touched > TOUCHED_ARENA_MIN &&
+              shard->arena_used < shard->arena_touched / 4)));
 }
 
 /* Room for an eighth more, so that the next insertion does not at once ask for twice as much. */
@@ -241,7 +246,7 @@ static void rebuild(md_shard *shard) {
     fresh.slots = NULL;
     fresh.record_fresh = fresh.record_free = 0;
     fresh.extra_fresh = fresh.extra_free = 0;
-    fresh.arena_used = fresh.arena_waste = 0;
+    fresh.arena_used = fresh.arena_waste = fresh.arena_touched = 0;
     if (fresh.records == NULL || fresh.extras == NULL || fresh.arena == NULL || moved == NULL)
         goto out;
     for (uint32_t i = 0; i < shard->record_fresh; i++) {
@@ -304,6 +309,8 @@ static void compact(md_shard *shard) {
             move_bytes(&shard->records[i], shard->arena, live, &used, &waste);
     assert(used <= room);
     memcpy(shard->arena, live, used);
+    if (shard->arena_touched < room)
+        shard->arena_touched = room;
     shard->arena_used = used;
     shard->arena_waste = waste;
     md_memory_unmap(live, room);
