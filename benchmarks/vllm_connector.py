@@ -50,6 +50,7 @@ CALLS = {
 WAITS = ("start_load_kv", "wait_for_layer_load", "save_kv_layer", "wait_for_save")
 RUNS = ("save", "load", "half")
 OWN = "own connector"
+BLOCK_TOKENS = 32
 
 Figures = dict[str, float]
 
@@ -72,6 +73,11 @@ class Load:
     generated: int
     settings: dict[str, Any]
 
+    @property
+    def half(self) -> int:
+        """Tokens of about half a prompt, in whole blocks."""
+        return self.loadable // 2 // BLOCK_TOKENS * BLOCK_TOKENS
+
 
 LOADS = {
     "llama": Load(12, 224, 256, 12, {}),
@@ -89,8 +95,7 @@ def prompts_of(load: Load, number: int) -> list[list[int]]:
 
 def halves_of(load: Load, prompts: list[list[int]]) -> list[list[int]]:
     """Return prompts that go on differently after the first half."""
-    half = load.loadable // 2
-    return [[*each[:half], *(197 - token for token in each[half:])] for each in prompts]
+    return [[*each[: load.half], *(197 - token for token in each[load.half :])] for each in prompts]
 
 
 def slices_of(contender: str) -> int:
@@ -162,8 +167,7 @@ def measure(engine: Any, contender: str, run: str, prompts: list[list[int]], loa
     answers = engine.generate_all(prompts, 300, one_by_one=True, max_tokens=load.generated)
     times: dict[str, list[float]] = engine.ask({"times": True}) if has_store else {}
     loaded = sum(each["loaded"] for each in answers)
-    half = load.loadable // 2
-    expected = {"load": load.loadable, "half": half}.get(run, 0) if has_store else 0
+    expected = {"load": load.loadable, "half": load.half}.get(run, 0) if has_store else 0
     if loaded != expected * len(prompts):
         raise SystemExit(f"{contender}, {run}: {loaded} tokens were loaded")
     figures = {
