@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "te_rdma.h"
+#include "te_rdma_exchange.h"
 
 #include "te_fault.h"
 
@@ -27,59 +27,29 @@
 #define POLLS_MOST 4096u
 #define LARGE_BYTES (64u << 10) /* take longer than anybody should spin */
 #define LEARN_AGAIN 16u
-#define WORDS_AT_ONCE (TE_RDMA_SCRATCH_BYTES / sizeof(uint64_t) - TE_RDMA_RAILS_MAX)
-#define FEW 64u
 #define MEASURED_BYTES_MIN (64u << 10) /* less says more about latency than about bandwidth */
 
-enum item_state { ITEM_OPEN = 0, ITEM_FOR_TCP = 1 };
-
-typedef struct exchange {
-    te_rdma *rdma;
-    te_rdma_endpoint *endpoint;
-    te_channel *channel;
-    const ms_read_item *reads; /* NULL: WRITEs */
-    const ms_write_item *writes;
-    void *const *targets;
-    const void *const *sources;
-    size_t count;
-    int64_t deadline_ns;
-    uint8_t *states;     /* enum item_state */
-    te_region **regions; /* held; NULL: not registered */
-    size_t next_item;
-    uint64_t next_offset;
-    te_rdma_slice *returned; /* room for all that can fly */
-    uint32_t returned_count;
-    ms_status status;
-    uint64_t bytes;
-    bool has_words; /* of a READ: words are wanted, and may be asked for behind the bytes */
-    bool is_fenced; /* they have been */
-    uint32_t word_slots[FEW]; /* of each item, in the scratch memory; NO_WORD: none */
-} exchange;
-
-#define NO_WORD UINT32_MAX
-#define NO_ITEM UINT32_MAX /* of a slice: a word, or the READ behind WRITEs */
-
-static uint64_t length_of(const exchange *moved, size_t i) {
+uint64_t te_exchange_length(const te_rdma_exchange *moved, size_t i) {
     return moved->reads != NULL ? moved->reads[i].length : moved->writes[i].length;
 }
 
-static uint64_t offset_of(const exchange *moved, size_t i) {
+static uint64_t offset_of(const te_rdma_exchange *moved, size_t i) {
     return moved->reads != NULL ? moved->reads[i].offset : moved->writes[i].offset;
 }
 
-static uint32_t segment_of(const exchange *moved, size_t i) {
+static uint32_t segment_of(const te_rdma_exchange *moved, size_t i) {
     return moved->reads != NULL ? moved->reads[i].segment : moved->writes[i].segment;
 }
 
 /* In the segment: WRITE items of a version name pages. */
-static uint64_t place_of(const exchange *moved, size_t i) {
+static uint64_t place_of(const te_rdma_exchange *moved, size_t i) {
     bool has_pages = moved->reads == NULL && moved->writes[i].version != 0;
     return (has_pages ? (uint64_t)moved->writes[i].page * MS_PAGE_SIZE : 0) + offset_of(moved, i);
 }
 
 /* Inside its extent: no server looks at it, so we do. */
-static bool is_inside(const exchange *moved, size_t i) {
-    uint64_t offset = offset_of(moved, i), length = length_of(moved, i);
+static bool is_inside(const te_rdma_exchange *moved, size_t i) {
+    uint64_t offset = offset_of(moved, i), length = te_exchange_length(moved, i);
     if (length > UINT64_MAX / 4 || offset > UINT64_MAX / 4)
         return false;
     if (moved->reads != NULL || moved->writes[i].version == 0)
@@ -87,19 +57,19 @@ static bool is_inside(const exchange *moved, size_t i) {
     return offset + length <= (uint64_t)moved->writes[i].page_count * MS_PAGE_SIZE;
 }
 
-static uint8_t *local_of(const exchange *moved, size_t i) {
+static uint8_t *local_of(const te_rdma_exchange *moved, size_t i) {
     return moved->reads != NULL ? moved->targets[i] : (uint8_t *)(uintptr_t)moved->sources[i];
 }
 
-static void leave_to_tcp(exchange *moved, size_t item) {
-    if (moved->states[item] == ITEM_OPEN)
+void te_exchange_leave_to_tcp(te_rdma_exchange *moved, size_t item) {
+    if (moved->states[item] == TE_EXCHANGE_ITEM_OPEN)
         atomic_fetch_add_explicit(&moved->rdma->counters.fallbacks, 1, memory_order_relaxed);
-    moved->states[item] = ITEM_FOR_TCP;
+    moved->states[item] = TE_EXCHANGE_ITEM_FOR_TCP;
 }
 
 /* ---- cutting ------------------------------------------------------------------------------------------------------ */
 
-static te_rdma_rail *any_rail(const te_rdma_endpoint *endpoint) {
+te_rdma_rail *te_exchange_any_rail(const te_rdma_endpoint *endpoint) {
     for (uint32_t i = 0; i < endpoint->rail_count; i++)
         if (endpoint->rails[i]->is_alive)
             return endpoint->rails[i];
@@ -107,13 +77,13 @@ static te_rdma_rail *any_rail(const te_rdma_endpoint *endpoint) {
 }
 
 /* The next slice from the cursor; false: no item is left. */
-static bool cut(exchange *moved, te_rdma_slice *slice) {
-    const te_rdma_rail *rail = any_rail(moved->endpoint);
+static bool cut(te_rdma_exchange *moved, te_rdma_slice *slice) {
+    const te_rdma_rail *rail = te_exchange_any_rail(moved->endpoint);
     for (; rail != NULL && moved->next_item < moved->count;
          moved->next_item++, moved->next_offset = 0) {
         size_t i = moved->next_item;
-        uint64_t left = length_of(moved, i) - moved->next_offset;
-        if (moved->states[i] != ITEM_OPEN || left == 0)
+        uint64_t left = te_exchange_length(moved, i) - moved->next_offset;
+        if (moved->states[i] != TE_EXCHANGE_ITEM_OPEN || left == 0)
             continue;
         te_rdma_chunk chunk;
         uint64_t place = place_of(moved, i) + moved->next_offset;
@@ -125,7 +95,7 @@ static bool cut(exchange *moved, te_rdma_slice *slice) {
                                 place + left - 1, &chunk, moved->deadline_ns));
         if (!is_there || !te_rdma_remote_key(moved->endpoint, segment_of(moved, i), false,
                                              rail->remote_nic, place, &chunk, moved->deadline_ns)) {
-            leave_to_tcp(moved, i);
+            te_exchange_leave_to_tcp(moved, i);
             continue;
         }
         uint64_t most = moved->rdma->settings.slice_bytes;
@@ -151,10 +121,10 @@ static bool cut(exchange *moved, te_rdma_slice *slice) {
     return false;
 }
 
-static bool next_slice(exchange *moved, te_rdma_slice *slice) {
+static bool next_slice(te_rdma_exchange *moved, te_rdma_slice *slice) {
     while (moved->returned_count > 0) {
         *slice = moved->returned[--moved->returned_count];
-        if (moved->states[slice->item] == ITEM_OPEN)
+        if (moved->states[slice->item] == TE_EXCHANGE_ITEM_OPEN)
             return true;
     }
     return cut(moved, slice);
@@ -169,7 +139,7 @@ static bool has_room(const te_rdma_rail *rail, uint64_t bytes) {
 }
 
 /* The node of the next slice's memory. */
-static int32_t next_node(const exchange *moved) {
+static int32_t next_node(const te_rdma_exchange *moved) {
     const te_region *region = NULL;
     if (moved->returned_count > 0)
         region = moved->regions[moved->returned[moved->returned_count - 1].item];
@@ -180,7 +150,7 @@ static int32_t next_node(const exchange *moved) {
 
 /* By the rules of the schedule (te_rails.h): the rail that is through first, the way to the memory counted; and now and then one
  * that was given nothing for a while. */
-static te_rdma_rail *choose(const exchange *moved, uint64_t bytes, int64_t now_ns) {
+static te_rdma_rail *choose(const te_rdma_exchange *moved, uint64_t bytes, int64_t now_ns) {
     te_rdma_rail *best = NULL, *idle = NULL;
     double best_ns = 0;
     int32_t node = next_node(moved);
@@ -207,13 +177,13 @@ static te_rdma_rail *choose(const exchange *moved, uint64_t bytes, int64_t now_n
 }
 
 /* The request for a slice at the end of the rail's chain.  False: it has to wait for a slot. */
-static bool chain(exchange *moved, te_rdma_rail *rail, te_rdma_slice slice) {
+static bool chain(te_rdma_exchange *moved, te_rdma_rail *rail, te_rdma_slice slice) {
     uint8_t *local = local_of(moved, slice.item) + slice.offset;
     uint64_t place = place_of(moved, slice.item) + slice.offset;
     te_rdma_chunk chunk;
     if (!te_rdma_remote_key(moved->endpoint, segment_of(moved, slice.item), false, rail->remote_nic,
                             place, &chunk, moved->deadline_ns)) {
-        leave_to_tcp(moved, slice.item);
+        te_exchange_leave_to_tcp(moved, slice.item);
         return true;
     }
     verbs_send_wr *request = &rail->requests[rail->chained];
@@ -229,7 +199,7 @@ static bool chain(exchange *moved, te_rdma_rail *rail, te_rdma_slice slice) {
     if (!is_inline && !is_registered) {
         te_rdma_bounce *bounce = moved->rdma->bounce;
         if (slice.length > TE_RDMA_SLOT_BYTES) { /* registered on other NICs only */
-            leave_to_tcp(moved, slice.item);
+            te_exchange_leave_to_tcp(moved, slice.item);
             return true;
         }
         slice.slot = te_rdma_slot_take(bounce);
@@ -239,7 +209,7 @@ static bool chain(exchange *moved, te_rdma_rail *rail, te_rdma_slice slice) {
                                (uint64_t)(uintptr_t)slice.slot, &key) ||
             key.run < slice.length) {
             te_rdma_slot_give(bounce, slice.slot);
-            leave_to_tcp(moved, slice.item);
+            te_exchange_leave_to_tcp(moved, slice.item);
             return true;
         }
         if (is_write)
@@ -269,7 +239,7 @@ static bool chain(exchange *moved, te_rdma_rail *rail, te_rdma_slice slice) {
     return true;
 }
 
-static void give_slots(exchange *moved, te_rdma_slice *slices, uint32_t count) {
+static void give_slots(te_rdma_exchange *moved, te_rdma_slice *slices, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         if (slices[i].slot != NULL) {
             te_rdma_slot_give(moved->rdma->bounce, slices[i].slot);
@@ -277,14 +247,13 @@ static void give_slots(exchange *moved, te_rdma_slice *slices, uint32_t count) {
         }
 }
 
-/* The rail is left; what was flying on it is to be repeated. */
-static void leave(exchange *moved, te_rdma_rail *rail) {
+void te_exchange_leave_rail(te_rdma_exchange *moved, te_rdma_rail *rail) {
     te_rdma_slice *lost = moved->returned + moved->returned_count;
     bool had_writes = moved->reads == NULL && (rail->count > 0 || rail->touched != 0);
     uint32_t count = te_rdma_rail_break(moved->endpoint, rail, lost);
     give_slots(moved, lost, count);
     for (uint32_t i = 0; i < count; i++)
-        if (lost[i].item != NO_ITEM)
+        if (lost[i].item != TE_EXCHANGE_NO_ITEM)
             moved->returned[moved->returned_count++] = lost[i];
     moved->is_fenced = moved->has_words = false; /* the bytes go over several rails from now on */
     if (had_writes && !te_rdma_rail_confirm(moved->endpoint, rail, moved->deadline_ns) &&
@@ -296,7 +265,7 @@ static void leave(exchange *moved, te_rdma_rail *rail) {
     moved->endpoint->is_broken = moved->endpoint->is_broken || moved->endpoint->alive_count == 0;
 }
 
-static void post(exchange *moved, te_rdma_rail *rail) {
+void te_exchange_post(te_rdma_exchange *moved, te_rdma_rail *rail) {
     verbs_send_wr *bad = NULL;
     if (rail->chained == 0)
         return;
@@ -310,13 +279,11 @@ static void post(exchange *moved, te_rdma_rail *rail) {
     rail->requests[rail->chained - 1].send_flags |= VERBS_SEND_SIGNALED;
     rail->chained = 0;
     if (verbs_post(rail->qp.qp, rail->requests, &bad) != 0)
-        leave(moved, rail);
+        te_exchange_leave_rail(moved, rail);
 }
 
-static bool chain_words(exchange *moved);
-
 /* As much as the rails take now. */
-static void fill(exchange *moved) {
+static void fill(te_rdma_exchange *moved) {
     te_rdma_endpoint *endpoint = moved->endpoint;
     te_rdma_slice slice;
     bool has_slot = true;
@@ -333,10 +300,10 @@ static void fill(exchange *moved) {
     }
     if (moved->has_words && !moved->is_fenced && moved->returned_count == 0 &&
         moved->next_item == moved->count)
-        moved->is_fenced = chain_words(moved);
+        moved->is_fenced = te_exchange_chain_words(moved);
     for (uint32_t i = 0; i < endpoint->rail_count; i++)
         if (endpoint->rails[i]->is_alive)
-            post(moved, endpoint->rails[i]);
+            te_exchange_post(moved, endpoint->rails[i]);
 }
 
 /* ---- completions -------------------------------------------------------------------------------------------------- */
@@ -362,7 +329,7 @@ static void measure(te_rdma_rail *rail) {
     rail->busy_bytes = 0;
 }
 
-static void arrived(exchange *moved, te_rdma_rail *rail) {
+static void arrived(te_rdma_exchange *moved, te_rdma_rail *rail) {
     te_rdma_slice *slice = &rail->flying[rail->first];
     if (slice->slot != NULL) {
         if (moved->reads != NULL)
@@ -381,7 +348,7 @@ static void arrived(exchange *moved, te_rdma_rail *rail) {
 }
 
 /* Requests are numbered by their places in the rail's ring; all before the one that is told have completed too. */
-static void completed(exchange *moved, te_rdma_rail *rail, const verbs_wc *done) {
+static void completed(te_rdma_exchange *moved, te_rdma_rail *rail, const verbs_wc *done) {
     uint32_t last = (uint32_t)(done->wr_id & (TE_RDMA_DEPTH - 1));
     uint32_t ahead = (last + TE_RDMA_DEPTH - rail->first) % TE_RDMA_DEPTH;
     bool is_ok = done->status == VERBS_WC_SUCCESS;
@@ -391,9 +358,9 @@ static void completed(exchange *moved, te_rdma_rail *rail, const verbs_wc *done)
         return;
     /* What was asked for, not the rail, is at fault: another rail would meet the same. */
     bool is_refused = done->status != VERBS_WC_RETRY_EXC_ERR && done->status != VERBS_WC_FLUSH_ERR;
-    if (is_refused && rail->count > 0 && rail->flying[rail->first].item != NO_ITEM)
-        leave_to_tcp(moved, rail->flying[rail->first].item);
-    leave(moved, rail);
+    if (is_refused && rail->count > 0 && rail->flying[rail->first].item != TE_EXCHANGE_NO_ITEM)
+        te_exchange_leave_to_tcp(moved, rail->flying[rail->first].item);
+    te_exchange_leave_rail(moved, rail);
 }
 
 static uint32_t cqs_in_use(const te_rdma_endpoint *endpoint, te_rdma_cq **cqs) {
@@ -404,10 +371,8 @@ static uint32_t cqs_in_use(const te_rdma_endpoint *endpoint, te_rdma_cq **cqs) {
     return count;
 }
 
-typedef void on_completion(exchange *moved, te_rdma_rail *rail, const verbs_wc *done);
-
-static bool take_completions(exchange *moved, te_rdma_cq *const *cqs, uint32_t cq_count,
-                             on_completion *handle) {
+static bool take_completions(te_rdma_exchange *moved, te_rdma_cq *const *cqs, uint32_t cq_count,
+                             te_exchange_handler *handle) {
     bool any = false;
     for (uint32_t i = 0; i < cq_count; i++) {
         verbs_wc done[16];
@@ -422,13 +387,12 @@ static bool take_completions(exchange *moved, te_rdma_cq *const *cqs, uint32_t c
     return any;
 }
 
-/* Rails whose NIC has lost its link, or that the end of the call breaks off. */
-static void leave_dead(exchange *moved, bool is_over) {
+void te_exchange_leave_dead(te_rdma_exchange *moved, bool is_over) {
     for (uint32_t i = 0; i < moved->endpoint->rail_count; i++) {
         te_rdma_rail *rail = moved->endpoint->rails[i];
         bool is_down = !atomic_load_explicit(&rail->qp.nic->is_up, memory_order_relaxed);
         if (rail->is_alive && (is_over ? rail->count > 0 || rail->touched != 0 : is_down))
-            leave(moved, rail);
+            te_exchange_leave_rail(moved, rail);
     }
 }
 
@@ -439,8 +403,7 @@ static uint64_t bytes_flying(const te_rdma_endpoint *endpoint) {
     return bytes;
 }
 
-/* Until at least one completion was handled, or a rail was left, or the call has to end (moved->status). */
-static void await(exchange *moved, on_completion *handle) {
+void te_exchange_await(te_rdma_exchange *moved, te_exchange_handler *handle) {
     te_rdma_endpoint *endpoint = moved->endpoint;
     te_rdma_cq *cqs[TE_RDMA_NICS_MAX];
     uint32_t cq_count = cqs_in_use(endpoint, cqs);
@@ -470,13 +433,13 @@ static void await(exchange *moved, on_completion *handle) {
         else if (is_readable)
             endpoint->is_broken = true; /* the peer has ended the connection */
         if (moved->status == MS_OK && !endpoint->is_broken)
-            leave_dead(moved, false);
+            te_exchange_leave_dead(moved, false);
         if (moved->status != MS_OK || endpoint->is_broken || endpoint->alive_count != alive)
             return;
     }
 }
 
-static bool is_flying(const te_rdma_endpoint *endpoint) {
+bool te_exchange_is_flying(const te_rdma_endpoint *endpoint) {
     for (uint32_t i = 0; i < endpoint->rail_count; i++)
         if (endpoint->rails[i]->count > 0)
             return true;
@@ -485,13 +448,13 @@ static bool is_flying(const te_rdma_endpoint *endpoint) {
 
 /* ---- phases ------------------------------------------------------------------------------------------------------- */
 
-static void move_payload(exchange *moved) {
+static void move_payload(te_rdma_exchange *moved) {
     te_rdma_endpoint *endpoint = moved->endpoint;
     for (;;) {
         fill(moved);
         if (moved->status != MS_OK || endpoint->is_broken)
             break;
-        if (!is_flying(endpoint)) {
+        if (!te_exchange_is_flying(endpoint)) {
             if (moved->returned_count == 0 && moved->next_item == moved->count)
                 break;
             if (choose(moved, 0, 0) == NULL) {
@@ -499,207 +462,34 @@ static void move_payload(exchange *moved) {
                 break;
             }
             if (moved->returned_count > 0) /* all slots are in use by others */
-                leave_to_tcp(moved, moved->returned[--moved->returned_count].item);
+                te_exchange_leave_to_tcp(moved, moved->returned[--moved->returned_count].item);
             continue;
         }
-        await(moved, completed);
+        te_exchange_await(moved, completed);
     }
     if (moved->status == MS_OK && !endpoint->is_broken)
         return;
-    leave_dead(moved, true);
+    te_exchange_leave_dead(moved, true);
     /* What has not arrived is TCP's. */
     while (moved->returned_count > 0)
-        leave_to_tcp(moved, moved->returned[--moved->returned_count].item);
+        te_exchange_leave_to_tcp(moved, moved->returned[--moved->returned_count].item);
     for (; moved->next_item < moved->count; moved->next_item++)
-        if (length_of(moved, moved->next_item) > 0)
-            leave_to_tcp(moved, moved->next_item);
-}
-
-/* Small READs into the scratch memory: one a rail (`touched`), or of words.  They fly as slices of no item. */
-static bool chain_small(exchange *moved, te_rdma_rail *rail, uint64_t remote, uint32_t key,
-                        uint32_t slot) {
-    if (rail->count == rail->qp.depth - 1 || rail->count == TE_RDMA_DEPTH)
-        return false;
-    verbs_sge *part = &rail->parts[rail->chained];
-    *part = (verbs_sge){.addr = (uint64_t)(uintptr_t)(moved->endpoint->scratch + slot * 8),
-                        .length = sizeof(uint64_t),
-                        .lkey = rail->scratch->lkey};
-    rail->requests[rail->chained++] =
-        (verbs_send_wr){.wr_id = (rail->first + rail->count) % TE_RDMA_DEPTH,
-                        .sg_list = part,
-                        .num_sge = 1,
-                        .opcode = VERBS_WR_RDMA_READ,
-                        .rdma = {.remote_addr = remote, .rkey = key}};
-    rail->flying[(rail->first + rail->count) % TE_RDMA_DEPTH] = (te_rdma_slice){.item = NO_ITEM};
-    rail->count++;
-    return true;
-}
-
-/* The words of all items behind their bytes, if those are all on one rail, and there is room.  False: later, then. */
-static bool chain_words(exchange *moved) {
-    te_rdma_rail *rail = NULL;
-    te_rdma_chunk chunk;
-    for (uint32_t i = 0; i < moved->endpoint->rail_count; i++) {
-        te_rdma_rail *each = moved->endpoint->rails[i];
-        if (each->count == 0)
-            continue;
-        if (rail != NULL)
-            return false;
-        rail = each;
-    }
-    if (rail == NULL || rail->count + moved->count >= rail->qp.depth - 1 ||
-        rail->count + moved->count > TE_RDMA_DEPTH)
-        return false;
-    uint32_t slot = 0;
-    size_t before = SIZE_MAX; /* the item whose word was asked for last */
-    for (size_t i = 0; i < moved->count; i++) {
-        const ms_read_item *item = &moved->reads[i];
-        moved->word_slots[i] = NO_WORD;
-        if (moved->states[i] != ITEM_OPEN || (item->flags & 1) == 0)
-            continue;
-        if (before != SIZE_MAX && item->guard_page == moved->reads[before].guard_page &&
-            item->segment == moved->reads[before].segment) {
-            moved->word_slots[i] = slot - 1; /* pieces of one extent */
-            continue;
-        }
-        uint64_t offset = (uint64_t)item->guard_page * sizeof(uint64_t);
-        if (!te_rdma_remote_key(moved->endpoint, item->segment, true, rail->remote_nic, offset,
-                                &chunk, moved->deadline_ns)) {
-            leave_to_tcp(moved, i);
-            continue;
-        }
-        uint32_t at = rail->chained;
-        if (!chain_small(moved, rail, chunk.address + (offset - chunk.offset), chunk.key, slot))
-            return false;
-        if (slot == 0)
-            rail->requests[at].send_flags |= VERBS_SEND_FENCE;
-        moved->word_slots[i] = slot++;
-        before = i;
-    }
-    return true;
-}
-
-static void take_words(const exchange *moved, ms_read_result *results) {
-    for (size_t i = 0; i < moved->count; i++)
-        if (moved->word_slots[i] != NO_WORD)
-            memcpy(&results[i].word, moved->endpoint->scratch + moved->word_slots[i] * 8,
-                   sizeof results[i].word);
-}
-
-static void small_completed(exchange *moved, te_rdma_rail *rail, const verbs_wc *done) {
-    uint32_t last = (uint32_t)(done->wr_id & (TE_RDMA_DEPTH - 1));
-    uint32_t ahead = (last + TE_RDMA_DEPTH - rail->first) % TE_RDMA_DEPTH + 1;
-    if (done->status != VERBS_WC_SUCCESS) {
-        leave(moved, rail);
-        moved->returned_count = 0;
-        return;
-    }
-    ahead = ahead < rail->count ? ahead : rail->count;
-    rail->first = (rail->first + ahead) % TE_RDMA_DEPTH;
-    rail->count -= ahead;
-}
-
-/* Posts what is chained and waits for all of it.  False: a rail failed meanwhile, or the call has to end. */
-static bool await_small(exchange *moved) {
-    te_rdma_endpoint *endpoint = moved->endpoint;
-    uint32_t alive = endpoint->alive_count;
-    for (uint32_t i = 0; i < endpoint->rail_count; i++)
-        if (endpoint->rails[i]->is_alive)
-            post(moved, endpoint->rails[i]);
-    while (moved->status == MS_OK && !endpoint->is_broken && endpoint->alive_count == alive &&
-           is_flying(endpoint))
-        await(moved, small_completed);
-    if (moved->status == MS_OK && !endpoint->is_broken && endpoint->alive_count == alive)
-        return true;
-    leave_dead(moved, true);
-    moved->returned_count = 0;
-    return false;
-}
-
-/* The words of items [first, end) that are open, over one rail.  False: try another one. */
-static bool read_words_over(exchange *moved, te_rdma_rail *rail, size_t first, size_t end,
-                            ms_read_result *results) {
-    uint32_t slot = 0, slots[WORDS_AT_ONCE];
-    size_t at = first, begun = first;
-    while (at < end) {
-        uint32_t page = UINT32_MAX, segment = UINT32_MAX;
-        for (; at < end && slot < WORDS_AT_ONCE && at - begun < WORDS_AT_ONCE; at++) {
-            const ms_read_item *item = &moved->reads[at];
-            te_rdma_chunk chunk;
-            slots[at - begun] = UINT32_MAX;
-            if (moved->states[at] != ITEM_OPEN || (item->flags & 1) == 0)
-                continue;
-            if (slot > 0 && item->guard_page == page && item->segment == segment) {
-                slots[at - begun] = slot - 1; /* pieces of one extent */
-                continue;
-            }
-            uint64_t offset = (uint64_t)item->guard_page * sizeof(uint64_t);
-            if (!te_rdma_remote_key(moved->endpoint, item->segment, true, rail->remote_nic, offset,
-                                    &chunk, moved->deadline_ns)) {
-                leave_to_tcp(moved, at);
-                continue;
-            }
-            if (!chain_small(moved, rail, chunk.address + (offset - chunk.offset), chunk.key, slot))
-                break;
-            page = item->guard_page;
-            segment = item->segment;
-            slots[at - begun] = slot++;
-        }
-        if (slot > 0 && !await_small(moved))
-            return false;
-        for (size_t i = begun; i < at; i++)
-            if (slots[i - begun] != UINT32_MAX)
-                memcpy(&results[i].word, moved->endpoint->scratch + slots[i - begun] * 8,
-                       sizeof results[i].word);
-        begun = at;
-        slot = 0;
-    }
-    return true;
-}
-
-static void read_words(exchange *moved, ms_read_result *results) {
-    for (;;) {
-        te_rdma_rail *rail = any_rail(moved->endpoint);
-        if (rail == NULL || moved->status != MS_OK || moved->endpoint->is_broken)
-            break;
-        if (read_words_over(moved, rail, 0, moved->count, results))
-            return;
-    }
-    for (size_t i = 0; i < moved->count; i++)
-        if (moved->reads[i].flags & 1)
-            leave_to_tcp(moved, i);
-}
-
-/* What was written is in the peer's memory when each queue pair has read behind it. */
-static void push_writes(exchange *moved) {
-    te_rdma_endpoint *endpoint = moved->endpoint;
-    bool any = false;
-    for (uint32_t i = 0; i < endpoint->rail_count; i++) {
-        te_rdma_rail *rail = endpoint->rails[i];
-        if (rail->is_alive && rail->touched != 0)
-            any = chain_small(moved, rail, rail->touched, rail->touched_key,
-                              (uint32_t)WORDS_AT_ONCE + i);
-    }
-    bool is_pushed = !any || await_small(moved);
-    for (uint32_t i = 0; i < endpoint->rail_count; i++)
-        endpoint->rails[i]->touched = 0;
-    for (size_t i = 0; !is_pushed && i < moved->count; i++)
-        if (length_of(moved, i) > 0)
-            leave_to_tcp(moved, i);
+        if (te_exchange_length(moved, moved->next_item) > 0)
+            te_exchange_leave_to_tcp(moved, moved->next_item);
 }
 
 /* ---- whole calls --------------------------------------------------------------------------------------------------- */
 
 /* Room for what a call needs to know of its items, on the stack for a few. */
 typedef struct room {
-    uint8_t few_states[FEW];
-    te_region *few_regions[FEW];
+    uint8_t few_states[TE_EXCHANGE_FEW];
+    te_region *few_regions[TE_EXCHANGE_FEW];
 } room;
 
-static bool begin(exchange *moved, room *space) {
+static bool begin(te_rdma_exchange *moved, room *space) {
     moved->states = space->few_states;
     moved->regions = space->few_regions;
-    if (moved->count > FEW) {
+    if (moved->count > TE_EXCHANGE_FEW) {
         moved->states = malloc(moved->count);
         moved->regions = malloc(moved->count * sizeof *moved->regions);
         if (moved->states == NULL || moved->regions == NULL) {
@@ -708,12 +498,12 @@ static bool begin(exchange *moved, room *space) {
             return false;
         }
     }
-    memset(moved->states, ITEM_OPEN, moved->count);
+    memset(moved->states, TE_EXCHANGE_ITEM_OPEN, moved->count);
     memset((void *)moved->regions, 0, moved->count * sizeof *moved->regions);
     return true;
 }
 
-static void end(exchange *moved, room *space) {
+static void end(te_rdma_exchange *moved, room *space) {
     for (size_t i = 0; i < moved->count; i++)
         if (moved->regions[i] != NULL)
             te_region_release(moved->regions[i]);
@@ -724,37 +514,38 @@ static void end(exchange *moved, room *space) {
 }
 
 /* The item's local memory, held while it moves. */
-static void hold(exchange *moved, size_t i) {
+static void hold(te_rdma_exchange *moved, size_t i) {
     te_registry *registry = moved->rdma->engine->registry;
-    uint64_t length = length_of(moved, i);
+    uint64_t length = te_exchange_length(moved, i);
     if (length == 0)
         return;
     ms_status status = te_region_hold(registry, (uint64_t)(uintptr_t)local_of(moved, i), length,
                                       moved->reads != NULL, &moved->regions[i]);
     if (status == MS_REFUSED)
-        leave_to_tcp(moved, i); /* read-only memory as target: TCP finds the words for it */
+        te_exchange_leave_to_tcp(moved,
+                                 i); /* read-only memory as target: TCP finds the words for it */
 }
 
-static ms_status exchange_all(exchange *moved, bool is_writing, ms_read_result *results) {
+static ms_status exchange_all(te_rdma_exchange *moved, bool is_writing, ms_read_result *results) {
     moved->endpoint = te_rdma_take(moved->channel, is_writing, moved->deadline_ns);
     if (moved->endpoint == NULL) {
         for (size_t i = 0; i < moved->count; i++)
-            moved->states[i] = ITEM_FOR_TCP;
+            moved->states[i] = TE_EXCHANGE_ITEM_FOR_TCP;
         return MS_OK;
     }
     moved->returned = moved->endpoint->returned;
     ms_status in_scope = te_scope_add(moved->endpoint->connection);
     if (in_scope != MS_OK)
         moved->status = in_scope;
-    for (size_t i = 0; results != NULL && i < moved->count && moved->count <= FEW; i++)
+    for (size_t i = 0; results != NULL && i < moved->count && moved->count <= TE_EXCHANGE_FEW; i++)
         moved->has_words = moved->has_words || (moved->reads[i].flags & 1) != 0;
     move_payload(moved);
     if (moved->is_fenced)
-        take_words(moved, results);
+        te_exchange_take_words(moved, results);
     else if (results != NULL)
-        read_words(moved, results);
+        te_exchange_read_words(moved, results);
     else
-        push_writes(moved);
+        te_exchange_push_writes(moved);
     te_scope_remove(moved->endpoint->connection);
     te_rdma_give(moved->channel, moved->endpoint);
     return moved->status;
@@ -764,19 +555,19 @@ ms_status te_rdma_read(te_channel *channel, const ms_read_item *items, void *con
                        size_t count, ms_read_result *results, int64_t deadline_ns) {
     te_rdma *rdma = te_channel_engine(channel)->rdma;
     room space;
-    exchange moved = {.rdma = rdma,
-                      .channel = channel,
-                      .reads = items,
-                      .targets = targets,
-                      .count = count,
-                      .deadline_ns = deadline_ns};
+    te_rdma_exchange moved = {.rdma = rdma,
+                              .channel = channel,
+                              .reads = items,
+                              .targets = targets,
+                              .count = count,
+                              .deadline_ns = deadline_ns};
     if (!begin(&moved, &space))
         return MS_OK; /* TCP needs less */
     for (size_t i = 0; i < count; i++)
         hold(&moved, i);
     ms_status status = exchange_all(&moved, false, results);
     for (size_t i = 0; i < count && status == MS_OK; i++)
-        if (moved.states[i] == ITEM_OPEN)
+        if (moved.states[i] == TE_EXCHANGE_ITEM_OPEN)
             results[i].status = MS_OK;
     atomic_fetch_add_explicit(&rdma->counters.read_bytes, moved.bytes, memory_order_relaxed);
     end(&moved, &space);
@@ -787,23 +578,23 @@ ms_status te_rdma_write(te_channel *channel, const ms_write_item *items, const v
                         size_t count, uint32_t *statuses, int64_t deadline_ns) {
     te_rdma *rdma = te_channel_engine(channel)->rdma;
     room space;
-    exchange moved = {.rdma = rdma,
-                      .channel = channel,
-                      .writes = items,
-                      .sources = sources,
-                      .count = count,
-                      .deadline_ns = deadline_ns};
+    te_rdma_exchange moved = {.rdma = rdma,
+                              .channel = channel,
+                              .writes = items,
+                              .sources = sources,
+                              .count = count,
+                              .deadline_ns = deadline_ns};
     if (!begin(&moved, &space))
         return MS_OK;
     for (size_t i = 0; i < count; i++) {
         if (items[i].source != 0)
-            moved.states[i] = ITEM_FOR_TCP; /* the peer copies it */
+            moved.states[i] = TE_EXCHANGE_ITEM_FOR_TCP; /* the peer copies it */
         else
             hold(&moved, i);
     }
     ms_status status = exchange_all(&moved, true, NULL);
     for (size_t i = 0; i < count && status == MS_OK; i++)
-        if (moved.states[i] == ITEM_OPEN && items[i].length > 0)
+        if (moved.states[i] == TE_EXCHANGE_ITEM_OPEN && items[i].length > 0)
             statuses[i] = MS_OK;
     atomic_fetch_add_explicit(&rdma->counters.write_bytes, moved.bytes, memory_order_relaxed);
     end(&moved, &space);

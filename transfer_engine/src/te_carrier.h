@@ -110,7 +110,7 @@ typedef struct te_rail_status {
 bool te_path_rail(te_path *path, uint32_t index, te_rail_status *status);
 bool te_path_lane(te_path *path, te_opcode opcode, uint32_t index, te_rail_status *status);
 
-/* ---- carrier.c and path.c between them ---- */
+/* ---- carrier.c, carry.c, lane.c and path.c between them ---- */
 struct te_carrier {
     te_engine *engine;
     pthread_mutex_t lock; /* of all that follows up to `thread` */

@@ -9,7 +9,8 @@
  *   rdma_completion.c   waiting for completions: asking for a moment, then sleeping
  *   rdma_server.c       answering side: ports, queue pairs of links, keys of segments
  *   rdma_endpoint.c     asking side: a connection and its queue pairs, one or more a rail
- *   rdma_exchange.c     slices over the rails of an endpoint; generation words; drain
+ *   rdma_exchange.c     slices over the rails of an endpoint; drain
+ *   rdma_word.c         what follows the bytes: generation words, READs behind WRITEs
  *   lane_rdma*.c        the same for the slice scheduler: a lane is an endpoint of one queue pair (te_rail_ops.h)
  *   rdma_pool.c         endpoints to a peer: opened on demand in the background, bounded, forgotten when broken
  *   rdma_settings.c     what can be set (pure)
