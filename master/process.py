@@ -37,6 +37,7 @@ from mooncake_store.master.ledger import Ledger
 from mooncake_store.master.service import MasterService, log
 from mooncake_store.runtime import DEFAULT_PORT, boot_id, is_loopback, master_socket, runtime_dir
 from mooncake_store.serving import ports
+from mooncake_store.serving.connections import descriptors_wanted
 from mooncake_store.serving.notify import notify
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 
@@ -136,7 +137,9 @@ class MasterProcess:
         ports.family_of(config.address)
         if config.port and not ports.is_free(config.address, config.port):
             raise ports.in_use(config.address, config.port, "messages")
-        raise_descriptor_limit(config.connections_max + 256)
+        raise_descriptor_limit(
+            descriptors_wanted(config.connections_max, grpc=config.grpc, http=config.http)
+        )
         self._coordinator = open_coordinator(config.coordinator, port=config.port)
         if self._coordinator.waits_to_lead and config.http:
             # A probe of a standby must find it alive, so HTTP does not wait for the lead.

@@ -24,6 +24,7 @@ from mooncake_store.errors import InUseError, StoreError, UnavailableError
 from mooncake_store.logs import configure, log_event
 from mooncake_store.runtime import is_loopback, remove_dead_sockets, runtime_dir, shared_memory_dir
 from mooncake_store.serving import ports
+from mooncake_store.serving.connections import descriptors_wanted
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.store.objects import OpenObjects
@@ -132,7 +133,9 @@ class StoreServerProcess:
         ports.family_of(config.address)
         if config.port and not ports.is_free(config.address, config.port):
             raise ports.in_use(config.address, config.port, "data")
-        raise_descriptor_limit(config.connections_max + 256)
+        raise_descriptor_limit(
+            descriptors_wanted(config.connections_max, grpc=config.grpc, http=config.http)
+        )
         for what, is_wanted, port in (
             ("gRPC", config.grpc, config.grpc_port),
             ("HTTP", config.http, config.http_port),

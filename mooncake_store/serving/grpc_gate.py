@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn
 
 import grpc
 
-__all__ = ["TOO_MANY_CALLS", "Gate"]
+__all__ = ["HEALTH", "TOO_MANY_CALLS", "Gate"]
 
 TOO_MANY_CALLS = "too_many_calls"
 """The `reason` in the trailing metadata of a call that found no room."""
 
+HEALTH = "grpc.health.v1.Health"
+"""The service by which probes ask."""
+
 _RETRY_MS = 1000
+_WATCHES_MAX = 32
 
 Context = Any
 Handler = Any  # grpc's handlers have no types that a checker could know
+Enter = Callable[[Context], AbstractAsyncContextManager[None]]
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported, unused-ignore]
@@ -27,19 +34,28 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported,
     handler of a single message begins when that has arrived, and till then nobody looks at the
     clock.  Streams of messages take what time they take.
 
+    Health is asked beside the others, as who is busy is well: each Check is let in, and ends within
+    `receive_s`; those that watch, who stay, have room for 32 of their own.
+
     Args:
         calls_max: At a time.
         receive_s: What a message may take to arrive.
 
     Attributes:
-        calls: Under way.
+        calls_max: As given.
+        calls: Under way, those of health not among them.
+        watches: That watch health.
         refused: How many found no room.
     """
 
     def __init__(self, calls_max: int, receive_s: float) -> None:
-        self._calls_max = calls_max
+        self.calls_max = calls_max
         self._receive_s = receive_s
-        self.calls = self.refused = 0
+        self.calls = self.watches = self.refused = 0
+        self._enters: dict[str, Enter] = {
+            f"/{HEALTH}/Check": self._let_in,
+            f"/{HEALTH}/Watch": self._watch,
+        }
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
@@ -52,48 +68,69 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported,
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
+        enter = self._enters.get(handler_call_details.method, self._call)
         is_single = not handler.request_streaming
         if handler.response_streaming:
             serve = handler.unary_stream if is_single else handler.stream_stream
-            behind = self._many(serve, is_single)
+            behind = self._many(enter, serve, is_single)
             return grpc.stream_stream_rpc_method_handler(behind, **coders)
         serve = handler.unary_unary if is_single else handler.stream_unary
-        return grpc.stream_unary_rpc_method_handler(self._one(serve, is_single), **coders)
+        return grpc.stream_unary_rpc_method_handler(self._one(enter, serve, is_single), **coders)
 
-    def _one(self, serve: Callable[[Any, Context], Awaitable[Any]], is_single: bool) -> Any:
+    def _one(
+        self, enter: Enter, serve: Callable[[Any, Context], Awaitable[Any]], is_single: bool
+    ) -> Any:
         async def behind(messages: AsyncIterator[Any], context: Context) -> Any:
-            await self._enter(context)
-            try:
+            async with enter(context):
                 asked = await self._receive(messages, context) if is_single else messages
                 return await serve(asked, context)
-            finally:
-                self.calls -= 1
 
         return behind
 
-    def _many(self, serve: Callable[[Any, Context], AsyncIterator[Any]], is_single: bool) -> Any:
+    def _many(
+        self, enter: Enter, serve: Callable[[Any, Context], AsyncIterator[Any]], is_single: bool
+    ) -> Any:
         async def behind(messages: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-            await self._enter(context)
-            try:
+            async with enter(context):
                 asked = await self._receive(messages, context) if is_single else messages
                 async for answer in serve(asked, context):
                     yield answer
-            finally:
-                self.calls -= 1
 
         return behind
 
-    async def _enter(self, context: Context) -> None:
-        if self.calls >= self._calls_max:
-            self.refused += 1
-            told = (("reason", TOO_MANY_CALLS), ("retry-after-ms", str(_RETRY_MS)))
-            context.set_trailing_metadata(told)
-            await _abort(
-                context,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{TOO_MANY_CALLS}: {self.calls} calls are under way, as many as there may be",
-            )
+    @contextlib.asynccontextmanager
+    async def _call(self, context: Context) -> AsyncGenerator[None, None]:
+        if self.calls >= self.calls_max:
+            await self._refuse(context, f"{self.calls} calls are under way")
         self.calls += 1
+        try:
+            yield
+        finally:
+            self.calls -= 1
+
+    @contextlib.asynccontextmanager
+    async def _watch(self, context: Context) -> AsyncGenerator[None, None]:
+        if self.watches >= _WATCHES_MAX:
+            await self._refuse(context, f"{self.watches} calls watch health")
+        self.watches += 1
+        try:
+            yield
+        finally:
+            self.watches -= 1
+
+    @contextlib.asynccontextmanager
+    async def _let_in(self, context: Context) -> AsyncGenerator[None, None]:
+        yield
+
+    async def _refuse(self, context: Context, reason: str) -> NoReturn:
+        self.refused += 1
+        told = (("reason", TOO_MANY_CALLS), ("retry-after-ms", str(_RETRY_MS)))
+        context.set_trailing_metadata(told)
+        await _abort(
+            context,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"{TOO_MANY_CALLS}: {reason}, as many as there may be",
+        )
 
     async def _receive(self, messages: AsyncIterator[Any], context: Context) -> Any:
         try:

@@ -10,7 +10,8 @@ import grpc
 
 from mooncake_store.errors import StoreError
 from mooncake_store.protocol.grpc_status import details_of, grpc_code
-from mooncake_store.serving.grpc_gate import Gate
+from mooncake_store.serving.connections import GRPC_CONNECTIONS_MAX
+from mooncake_store.serving.grpc_gate import HEALTH, Gate
 
 __all__ = ["GrpcServer", "HealthService", "abort", "failures", "time_left_s"]
 
@@ -19,6 +20,7 @@ TIMEOUT_S = 5.0
 
 _CALLS_MAX = 1024
 _RECEIVE_S = 10.0
+_CALLS_BESIDE = 64  # of a connection: those that are refused, and those of health
 _IDLE_MS = 300_000  # a connection without calls is closed: it keeps others out; callers open anew
 _KEEPALIVE_MS = 60_000  # how a peer is found out that went away without a word
 
@@ -42,16 +44,18 @@ class GrpcServer:
         is_ready: Callable[[], bool],
         *,
         gate: Gate | None = None,
-        connections_max: int = 4096,
+        connections_max: int = GRPC_CONNECTIONS_MAX,
         message_bytes_max: int = 16 << 20,
     ) -> None:
+        gate = gate or Gate(_CALLS_MAX, _RECEIVE_S)
         self._server = grpc.aio.server(
-            interceptors=(gate or Gate(_CALLS_MAX, _RECEIVE_S),),
+            interceptors=(gate,),
             options=[
                 ("grpc.so_reuseport", 1),  # the port is held by `ports.reserve` until we have it
                 ("grpc.max_receive_message_length", message_bytes_max),
                 ("grpc.max_send_message_length", 64 << 20),
-                ("grpc.max_concurrent_streams", 1024),
+                # Above the gate's bound: what is beyond this waits in its client, untold.
+                ("grpc.max_concurrent_streams", gate.calls_max + _CALLS_BESIDE),
                 ("grpc.max_allowed_incoming_connections", connections_max),
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
                 ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
@@ -78,7 +82,7 @@ class GrpcServer:
 class HealthService:
     """`grpc.health.v1.Health`, which is two messages of one field: no package is needed for it."""
 
-    NAME = "grpc.health.v1.Health"
+    NAME = HEALTH
     _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 
     def __init__(self, names: Iterable[str], is_ready: Callable[[], bool]) -> None:

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mooncake_store.protocol.frames import WIRE_VERSION, WIRE_VERSION_OLDEST
+from mooncake_store.serving.connections import HTTP_CONNECTIONS_MAX
 from mooncake_store.serving.http_protocol import DeadlineProtocol
 from mooncake_store.serving.process import Check
 from mooncake_store.version import __version__
@@ -111,7 +112,7 @@ class HttpServer:
         app: Starlette,
         held: socket.socket,
         *,
-        connections_max: int = 256,
+        connections_max: int = HTTP_CONNECTIONS_MAX,
         head_timeout_s: float = 10.0,
     ) -> None:
         protocol: Any = functools.partial(DeadlineProtocol, head_timeout_s=head_timeout_s)

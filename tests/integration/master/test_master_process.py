@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -16,6 +17,7 @@ from mooncake_store.errors import Status
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import Method
 from mooncake_store.runtime import DEFAULT_PORT
+from mooncake_store.serving.connections import GRPC_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX
 
 
 def free_block() -> int:
@@ -303,3 +305,16 @@ def test_a_service_manager_is_told_what_it_does(
         master.process.send_signal(signal.SIGTERM)
         while manager.recv(200) != b"STOPPING=1":
             pass
+
+
+def test_there_are_descriptors_for_the_connections_of_all_ports(bench: Any) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 8192:
+        pytest.skip("the system does not allow as many")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        master = bench.master(connections_max=512, grpc=True, http=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    limit = resource.prlimit(master.process.pid, resource.RLIMIT_NOFILE)[0]
+    assert limit >= 512 + GRPC_CONNECTIONS_MAX + HTTP_CONNECTIONS_MAX

@@ -59,7 +59,7 @@ class CopiedStore(PinnedStore):
 
 
 def until(is_so: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 30
     while not is_so():
         assert time.monotonic() < end_s
         time.sleep(0.002)
@@ -130,7 +130,7 @@ def test_a_store_that_is_away_gathers_nothing(working: Any) -> None:
 
 def test_who_asks_while_others_are_taken_back_keeps_what_it_asks_for(working: Any) -> None:
     store = CopiedStore()
-    worker = working(lambda _: store, pins=False, take_back_s=0.3)
+    worker = working(lambda _: store, pins=False, take_back_s=3)
     store.may_go_on.clear()
     worker.accepted(decision("a", DIGESTS), DIGESTS)
     until(lambda: store.calls == 1)  # all four are cold, and the first is being dropped
@@ -144,4 +144,4 @@ def test_who_asks_while_others_are_taken_back_keeps_what_it_asks_for(working: An
     until(lambda: len(worker.told) == 4)
     assert worker.taken_back == {"done": 4} and worker.taken_back_bytes == 4000
     assert {one.extra.wanted_by for one in worker.told} == {"a"}
-    assert all(one.idle_s >= 0.3 and one.outcome == "done" for one in worker.told)
+    assert all(one.idle_s >= 3 and one.outcome == "done" for one in worker.told)
