@@ -11,6 +11,7 @@
 #include "cl_internal.h"
 
 #define STATE_TIMEOUT_NS INT64_C(8000000000) /* a new master may wait 5 s for its store servers */
+#define ALONE_TIMEOUT_NS INT64_C(1000000000) /* the keeper keeps the session alive, too */
 #define FRAME_PINS 4096u
 
 typedef struct cl_pin {
@@ -147,16 +148,23 @@ void cl_pins_close(cl_client *client) {
     pthread_rwlock_destroy(&client->pins_calls);
 }
 
+/* By the clock of pthread_rwlock_t, which knows no other where glibc is old. */
+static struct timespec real_time_in(int64_t left_ns) {
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    left_ns += at.tv_nsec;
+    at.tv_sec += left_ns / 1000000000;
+    at.tv_nsec = left_ns % 1000000000;
+    return at;
+}
+
 static bool share_until(cl_client *client, int64_t deadline_ns) {
     if (pthread_rwlock_tryrdlock(&client->pins_calls) == 0)
         return true;
-    struct timespec until; /* this lock knows no other clock where glibc is old */
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t left_ns = deadline_ns - te_now_ns() + until.tv_nsec;
-    if (left_ns <= until.tv_nsec)
+    int64_t left_ns = deadline_ns - te_now_ns();
+    if (left_ns <= 0)
         return false;
-    until.tv_sec += left_ns / 1000000000;
-    until.tv_nsec = left_ns % 1000000000;
+    struct timespec until = real_time_in(left_ns);
     return pthread_rwlock_timedrdlock(&client->pins_calls, &until) == 0;
 }
 
@@ -225,8 +233,13 @@ bool cl_pins_drop(cl_client *client, const cl_pins_call *call, ms_hash hash, boo
     cl_pin *pin = known(client, hash);
     if (pin != NULL) {
         pin->is_unsure |= !is_same_session(client, call);
-        if (was_there) {
-            pin->held -= pin->held != 0;
+        if (was_there && pin->held != 0) {
+            pin->held--;
+        } else if (was_there && pin->owed != 0) {
+            pin->owed--; /* of another session, or PINS was handled and its answer lost */
+            pin->is_unsure = true;
+        } else if (was_there) {
+            /* the master counted more than this client */
         } else if (pin->owed != 0) {
             pin->owed--;
             is_known = true;
@@ -353,7 +366,11 @@ void cl_pins_settle(cl_client *client) {
     ms_pins_item *items = malloc(FRAME_PINS * sizeof *items);
     if (items == NULL)
         return;
-    pthread_rwlock_wrlock(&client->pins_calls);
+    struct timespec until = real_time_in(ALONE_TIMEOUT_NS);
+    if (pthread_rwlock_timedwrlock(&client->pins_calls, &until) != 0) {
+        free(items); /* a call is not answered: the next tick tries again */
+        return;
+    }
     /* What a frame's answer takes out moves slots that follow: what is skipped by that is stated the next time. */
     size_t at = 0;
     uint32_t count;

@@ -139,7 +139,8 @@ def test_a_pin_that_was_not_answered_does_not_stay() -> None:
                 with contextlib.suppress(StoreError):
                     assert store.match_prefix(keys, pin=True, timeout_s=0.1).count == 0
             assert wait_until(lambda: store.exists(keys[0]))
-        time.sleep(2.5)  # by then all is handled, and stated anew
+        assert wait_until(lambda: pins_of(cluster) == 0)
+        time.sleep(1.5)
         assert pins_of(cluster) == 0
         assert store.pin(keys[0]) and pins_of(cluster) == 1
         assert store.unpin(keys[0]) and not store.unpin(keys[0])
