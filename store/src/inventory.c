@@ -62,6 +62,7 @@ struct st_inventory {
     /* Of the file that is ready for the next compaction: at least a log's reserve, and as large as the largest log
      * that was compacted, until blocks run short; 0 = there is none. */
     size_t spare_bytes;
+    bool cannot_exchange; /* two names, as some file systems */
 };
 
 static const record_head *head_at(const st_log *log, uint32_t units) {
@@ -227,39 +228,76 @@ static size_t reserve_of(const st_inventory *inventory, size_t log_index) {
     return (size + ST_LOG_BYTES_MIN - 1) / ST_LOG_BYTES_MIN * ST_LOG_BYTES_MIN;
 }
 
+static ms_status make_spare(st_inventory *inventory) {
+    char path[ST_PATH_BYTES];
+    st_log spare = {0};
+    size_t size = reserve_of(inventory, 0);
+    if (!spare_path(inventory, path))
+        return MS_BAD_REQUEST;
+    ms_status status = MS_OK;
+    if (inventory->spare_bytes == 0 ||
+        st_log_reuse(path, inventory->spare_bytes, &spare) != MS_OK) {
+        inventory->spare_bytes = 0;
+        status = st_log_create(path, size, &spare);
+    }
+    if (status == MS_OK && spare.size < size)
+        status = st_log_grow(&spare, path, size - spare.tail);
+    if (status == MS_OK)
+        inventory->spare_bytes = spare.size;
+    st_log_unmap(&spare);
+    return status;
+}
+
+/* False: somebody has removed it. */
+static bool open_spare(st_inventory *inventory, char path[ST_PATH_BYTES], st_log *fresh) {
+    bool is_open =
+        spare_path(inventory, path) && st_log_reuse(path, inventory->spare_bytes, fresh) == MS_OK;
+    if (!is_open)
+        inventory->spare_bytes = 0;
+    return is_open;
+}
+
 /* A second file for `size` bytes: the spare one if that has about this size, because blocks that are there cost a
- * tenth of new ones, and puts wait; or where the file system has no blocks. */
+ * tenth of new ones, and puts wait; or where the file system has no blocks.  The log's file is the next spare one:
+ * one that is smaller than the reserve is taken for that in need only. */
 static ms_status open_fresh(st_inventory *inventory, size_t log_index, size_t least, size_t size,
                             char path[ST_PATH_BYTES], st_log *fresh, bool *is_spare) {
-    *is_spare = inventory->spare_bytes >= size && inventory->spare_bytes / SPARE_FACTOR <= size;
-    if (!*is_spare) {
-        if (!log_path(inventory, log_index, ".new", path))
-            return MS_BAD_REQUEST;
-        ms_status status = st_log_create(path, size, fresh);
-        if (status != MS_NO_SPACE || inventory->spare_bytes < least)
-            return status;
-        *is_spare = true;
-    }
-    return spare_path(inventory, path) ? st_log_reuse(path, inventory->spare_bytes, fresh)
-                                       : MS_BAD_REQUEST;
+    *is_spare = !inventory->cannot_exchange && inventory->spare_bytes >= size &&
+                inventory->spare_bytes / SPARE_FACTOR <= size &&
+                inventory->logs[log_index].size >= reserve_of(inventory, 0) &&
+                open_spare(inventory, path, fresh);
+    if (*is_spare)
+        return MS_OK;
+    if (!log_path(inventory, log_index, ".new", path))
+        return MS_BAD_REQUEST;
+    ms_status status = st_log_create(path, size, fresh);
+    if (status != MS_NO_SPACE || inventory->spare_bytes < least)
+        return status;
+    *is_spare = open_spare(inventory, path, fresh);
+    return *is_spare ? MS_OK : MS_NO_SPACE;
 }
 
 /* The new file takes the log's name; the old one becomes the spare file, if that was used or is smaller. */
 static bool rename_fresh(st_inventory *inventory, const char *fresh_path, const char *path,
                          size_t old_bytes, bool is_spare) {
-    bool is_kept = is_spare || old_bytes > inventory->spare_bytes;
-    if (is_kept && renameat2(AT_FDCWD, fresh_path, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+    bool is_kept =
+        is_spare || (old_bytes > inventory->spare_bytes && old_bytes >= reserve_of(inventory, 0));
+    if (is_kept && !inventory->cannot_exchange) {
         char spare[ST_PATH_BYTES];
-        if (is_spare || (spare_path(inventory, spare) && rename(fresh_path, spare) == 0))
-            inventory->spare_bytes = old_bytes;
-        else
-            unlink(fresh_path);
-        return true;
+        inventory->cannot_exchange =
+            renameat2(AT_FDCWD, fresh_path, AT_FDCWD, path, RENAME_EXCHANGE) != 0;
+        if (!inventory->cannot_exchange) {
+            if (is_spare || (spare_path(inventory, spare) && rename(fresh_path, spare) == 0))
+                inventory->spare_bytes = old_bytes;
+            else
+                unlink(fresh_path);
+            return true;
+        }
     }
     if (rename(fresh_path, path) != 0)
         return false;
     if (is_spare)
-        inventory->spare_bytes = 0; /* a file system that cannot exchange names */
+        inventory->spare_bytes = 0;
     return true;
 }
 
@@ -331,6 +369,8 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
     st_log_unmap(log);
     *log = fresh;
     inventory->compactions++;
+    if (is_spare && inventory->spare_bytes == 0)
+        (void)make_spare(inventory); /* of the blocks that the old file had */
     return MS_OK;
 }
 
@@ -348,8 +388,12 @@ static ms_status log_room(st_inventory *inventory, uint32_t page, size_t needed)
                    ? st_log_create(path, ST_LOG_BYTES_MIN, log)
                    : status;
     }
-    if (log->live_bytes < (log->tail - LOG_HEAD_BYTES) / 2)
-        return log_compact(inventory, log_index, needed);
+    if (log->live_bytes < (log->tail - LOG_HEAD_BYTES) / 2) {
+        ms_status status = log_compact(inventory, log_index, needed);
+        return status == MS_NO_SPACE && spare_give(inventory)
+                   ? log_compact(inventory, log_index, needed)
+                   : status;
+    }
     ms_status status = st_log_grow(log, path, needed);
     if (status == MS_NO_SPACE && log->live_bytes + needed <= log->tail - LOG_HEAD_BYTES)
         status = log_compact(inventory, log_index, needed);
@@ -368,33 +412,26 @@ uint64_t st_inventory_reserve_bytes(uint64_t page_count) {
     return bytes;
 }
 
-static ms_status make_spare(st_inventory *inventory) {
+/* A log has its reserve. */
+static ms_status log_extend(st_inventory *inventory, size_t log_index) {
+    st_log *log = &inventory->logs[log_index];
+    size_t reserve = reserve_of(inventory, log_index);
     char path[ST_PATH_BYTES];
-    st_log spare = {0};
-    size_t size = reserve_of(inventory, 0);
-    if (!spare_path(inventory, path))
+    if (!log_path(inventory, log_index, "", path))
         return MS_BAD_REQUEST;
-    ms_status status = st_log_create(path, size, &spare);
-    if (status != MS_OK)
-        return status;
-    st_log_unmap(&spare);
-    inventory->spare_bytes = size;
-    return MS_OK;
+    if (log->data == NULL)
+        return st_log_create(path, reserve, log);
+    return log->size < reserve ? st_log_grow(log, path, reserve - log->tail) : MS_OK;
 }
 
 ms_status st_inventory_extend(st_inventory *inventory, uint64_t page_count) {
-    ms_status status = inventory->spare_bytes != 0 ? MS_OK : make_spare(inventory);
+    ms_status status =
+        inventory->spare_bytes >= reserve_of(inventory, 0) ? MS_OK : make_spare(inventory);
     size_t end = (size_t)((page_count + ST_LOG_PAGES - 1) / ST_LOG_PAGES);
     for (size_t at = 0; status == MS_OK && at < end && at < inventory->log_count; at++) {
-        st_log *log = &inventory->logs[at];
-        size_t reserve = reserve_of(inventory, at);
-        char path[ST_PATH_BYTES];
-        if (!log_path(inventory, at, "", path))
-            status = MS_BAD_REQUEST;
-        else if (log->data == NULL)
-            status = st_log_create(path, reserve, log);
-        else if (log->size < reserve)
-            status = st_log_grow(log, path, reserve - log->tail);
+        status = log_extend(inventory, at);
+        if (status == MS_NO_SPACE && spare_give(inventory))
+            status = log_extend(inventory, at);
     }
     return status;
 }

@@ -6,6 +6,7 @@
  * A child process works on the mapped files and ends without warning at step k, for every k until it gets
  * through; the parent then opens the files and compares with what had been acknowledged. */
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -622,6 +624,92 @@ static void test_compaction_takes_blocks_that_are_there(void) {
     st_inventory_close(inventory);
 }
 
+static bool has_no_exchange;
+
+/* The inventory calls this one instead of the C library's. */
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
+    if (has_no_exchange && flags != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
+
+static void test_the_spare_file_stays_as_large_as_the_reserve(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    uint64_t version = 1000;
+    for (int full = 0; full < 2; full++) { /* in need the small log's file is better than none */
+        set_full(full != 0);
+        uint64_t before = st_inventory_compactions(inventory);
+        while (st_inventory_compactions(inventory) == before) {
+            seal(inventory, PAGES - 1, ++version, "in the last log, which is small");
+            free_extent(inventory, PAGES - 1, version);
+        }
+        set_full(false);
+        CHECK((file_named("inventory-0-spare").st_size >= 256 * 1024) == !full);
+        CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+        CHECK(file_named("inventory-0-spare").st_size >= 256 * 1024);
+    }
+    st_inventory_close(inventory);
+}
+
+static void check_all(const st_inventory *inventory, uint32_t count) {
+    for (uint32_t page = 0; page < count; page++)
+        check_extent(inventory, page, words[page] >> 1,
+                     "one of the many that come and go, with a longer key");
+}
+
+static void test_a_spare_file_that_was_removed_is_not_needed(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    uint64_t version = 1000;
+    char path[300];
+    snprintf(path, sizeof path, "%s/inventory-0-spare", folder);
+    compact_large(inventory, &version, 6000, 3);
+    for (int round = 0; round < 2; round++) {
+        CHECK(unlink(path) == 0);
+        compact_large(inventory, &version, 6000, 2);
+        check_all(inventory, 6000);
+        CHECK(file_named("inventory-0-spare").st_size > 256 * 1024);
+    }
+    st_inventory_close(inventory);
+}
+
+static void test_a_file_system_that_cannot_exchange_names_keeps_its_spare_file(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    uint64_t version = 1000;
+    has_no_exchange = true;
+    compact_large(inventory, &version, 1000, 1);
+    const struct stat spare = file_named("inventory-0-spare");
+    CHECK(spare.st_size == 256 * 1024);
+    compact_large(inventory, &version, 1000, 3);
+    CHECK(file_named("inventory-0-spare").st_ino == spare.st_ino);
+    check_all(inventory, 1000);
+    has_no_exchange = false;
+    st_inventory_close(inventory);
+}
+
+static void test_the_spare_file_gives_to_logs_that_begin(void) {
+    start_over();
+    st_inventory *inventory = reopen();
+    CHECK(st_inventory_extend(inventory, ST_LOG_PAGES) == MS_OK);
+    uint64_t version = 1000;
+    compact_large(inventory, &version, 6000, 3);
+    CHECK(file_named("inventory-0-spare").st_size > 256 * 1024);
+    set_full(true);
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_NO_SPACE);
+    CHECK(file_named("inventory-0-spare").st_size == 256 * 1024);
+    set_full(false);
+    CHECK(st_inventory_extend(inventory, PAGES) == MS_OK);
+    check_all(inventory, 6000);
+    st_inventory_close(inventory);
+}
+
 int main(void) {
     snprintf(folder, sizeof folder, "/tmp/st-inventory-test-XXXXXX");
     CHECK(mkdtemp(folder) != NULL);
@@ -638,6 +726,10 @@ int main(void) {
     test_long_keys_and_growth();
     test_the_reserve_is_there_when_the_file_system_is_full();
     test_compaction_takes_blocks_that_are_there();
+    test_the_spare_file_stays_as_large_as_the_reserve();
+    test_a_spare_file_that_was_removed_is_not_needed();
+    test_a_file_system_that_cannot_exchange_names_keeps_its_spare_file();
+    test_the_spare_file_gives_to_logs_that_begin();
     st_inventory_erase(folder);
     CHECK(rmdir(folder) == 0);
     return 0;
