@@ -28,6 +28,16 @@ __all__ = [
 ]
 
 _PAGE = 4096
+# What memory and arguments of a caller's can raise, besides RuntimeError.
+_FAILURES = (
+    RuntimeError,
+    OSError,
+    MemoryError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    AttributeError,
+)
 
 
 class SharedSegmentError(RuntimeError):
@@ -61,7 +71,7 @@ def _layout(blocks: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, _Block],
             count = int(blocks[name]["count"])
             shape = tuple(int(length) for length in blocks[name]["shape"])
             dtype = blocks[name]["dtype"]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SharedSegmentError(f"block {name!r} needs count, shape and dtype") from error
         if count < 1 or not shape or min(shape) < 1 or not isinstance(dtype, torch.dtype):
             raise SharedSegmentError(
@@ -150,9 +160,6 @@ def create_shared_segment(
     group = getattr(group, "cpu_group", None) or group
     if world_size > 1 and group is None:
         raise SharedSegmentError("more than one rank need a comm_group")
-    placed, size = _layout(blocks)
-    # Part of the name: ranks whose blocks differ are told so.
-    told = ";".join(f"{key}:{each}" for key, each in placed.items())
 
     def all_of(value: Any) -> list[Any]:
         if world_size == 1:
@@ -166,19 +173,25 @@ def create_shared_segment(
         if errors:
             raise SharedSegmentError("; ".join(errors))
 
+    # A rank that raised before the others know would leave them waiting for its word.
     memory, blob, error = None, b"", ""
+    placed: dict[str, _Block] = {}
     try:
+        placed, size = _layout(blocks)
+        # Part of the name: ranks whose blocks differ are told so.
+        told = ";".join(f"{key}:{each}" for key, each in placed.items())
         memory, blob = _Memory.create(
             f"{name}|{told}", size, world_size, rank_id, owner_rank, device_id or 0, mmap,
             host_register,
         )  # fmt: skip
-    except RuntimeError as failure:
-        error = str(failure)
+    except _FAILURES as failure:
+        error = str(failure) or type(failure).__name__
     all_well(error)
     assert memory is not None
+    blobs = all_of(blob)
     try:
-        memory.complete(all_of(blob))
-    except RuntimeError as failure:
-        error = str(failure)
+        memory.complete(blobs)
+    except _FAILURES as failure:
+        error = str(failure) or type(failure).__name__
     all_well(error)  # also: the owner leaves only when all have mapped its memory
     return SharedSegment(memory, placed)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
+import resource
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,13 +192,17 @@ def test_start_server_lasts_until_it_is_stopped(client: engine.RpcInterface) -> 
     rpc, got, began = engine.create_rpc_server(), [], threading.Event()
     assert rpc.initialize_server(address)
     rpc.set_data_receive_callback(lambda data: (got.append(data), began.set()))
-    serving = threading.Thread(target=rpc.start_server)
+    serving = threading.Thread(target=rpc.start_server, daemon=True)
     serving.start()
-    while client.send_data(address, b"x") != 0:
-        pass
-    assert began.wait(WAIT_S)
-    assert serving.is_alive()
-    rpc.stop_server()
+    try:
+        until = time.monotonic() + WAIT_S
+        while client.send_data(address, b"x") != 0:
+            assert time.monotonic() < until, "nobody listens"
+            time.sleep(0.01)
+        assert began.wait(WAIT_S)
+        assert serving.is_alive()
+    finally:
+        rpc.stop_server()
     serving.join(WAIT_S)
     assert not serving.is_alive()
 
@@ -222,6 +229,10 @@ def test_callbacks_run_side_by_side_as_far_as_there_are_threads() -> None:
 HEAD = struct.Struct("<4sBBHQ")
 
 
+def tensor_message(described: bytes) -> bytes:
+    return HEAD.pack(b"MSGE", 1, 1, len(described), 1) + described + b"x"
+
+
 def has_ended(connection: socket.socket) -> bool:
     """Whether the other side has closed, without an answer."""
     try:
@@ -240,10 +251,16 @@ def has_ended(connection: socket.socket) -> bool:
         HEAD.pack(b"MSGE", 1, 1, 2, 1) + b"{}x",
         HEAD.pack(b"MSGE", 1, 1, 3, 1) + b"\xff\xff\xffx",
         HEAD.pack(b"MSGE", 1, 0, 0, 100) + b"too little",
+        tensor_message(b'{"dtype": "int8", "shape": [-1]}'),
+        tensor_message(b'{"dtype": "int8", "shape": [Infinity]}'),
+        tensor_message(b"[" * 65535),
     ],
 )
 def test_what_is_no_message_ends_its_connection_only(
-    receiver: Receiver, client: engine.RpcInterface, bytes_sent: bytes
+    receiver: Receiver,
+    client: engine.RpcInterface,
+    bytes_sent: bytes,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     host, _, port = receiver.address.partition(":")
     with socket.create_connection((host, int(port)), WAIT_S) as stranger:
@@ -253,6 +270,7 @@ def test_what_is_no_message_ends_its_connection_only(
         assert has_ended(stranger)
     assert client.send_data(receiver.address, b"fine") == 0
     assert [got["data"] for got in receiver.got] == [b"fine"]
+    assert "from 127.0.0.1:" in caplog.text  # with the reason, not by a thread's traceback
 
 
 def test_who_keeps_silent_within_a_message_is_not_waited_for() -> None:
@@ -262,6 +280,130 @@ def test_who_keeps_silent_within_a_message_is_not_waited_for() -> None:
         stranger.sendall(b"MSG")
         assert has_ended(stranger)
     receiver.rpc.stop_server()
+
+
+def test_the_timeout_of_a_sender_is_not_that_of_its_receiving() -> None:
+    rpc, address = engine.RpcInterface(), f"127.0.0.1:{free_port()}"
+    assert rpc.initialize_client(timeout_seconds=600)
+    assert rpc.initialize_server(address, timeout_seconds=1)
+    assert rpc.start_server_async()
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), WAIT_S) as stranger:
+        stranger.sendall(b"MSG")
+        assert has_ended(stranger)
+    rpc.stop_server()
+
+
+def test_a_timeout_is_for_silence_not_for_a_whole_message() -> None:
+    sender, taker = socket.socketpair()
+    size, step, timeout_s = 2 << 20, 1 << 17, 0.8
+
+    def take_slowly() -> None:
+        while taker.recv(step):
+            time.sleep(0.1)
+
+    with sender, taker:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, step)
+        sender.settimeout(timeout_s)
+        taking = threading.Thread(target=take_slowly, daemon=True)
+        began = time.monotonic()
+        taking.start()
+        messages.send(sender, memoryview(bytes(size)))
+        assert time.monotonic() - began > timeout_s
+        sender.shutdown(socket.SHUT_WR)
+        taking.join(WAIT_S)
+        with socket.socketpair()[0] as to_nobody:
+            to_nobody.settimeout(0.1)
+            with pytest.raises(OSError):
+                messages.send(to_nobody, memoryview(bytes(size)))
+
+
+def test_many_open_descriptors(receiver: Receiver, client: engine.RpcInterface) -> None:
+    most = 1024
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < most + 256:
+        pytest.skip("not so many descriptors here: ulimit -n 2048")
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while held[-1] < most:
+            held.append(os.dup(held[0]))
+        assert client.send_data(receiver.address, b"1") == 0
+        assert client.send_data(receiver.address, b"2") == 0  # over the connection that was kept
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("is_in_a_cycle", [False, True])
+def test_a_receiver_that_is_dropped_leaves_its_address(
+    client: engine.RpcInterface, is_in_a_cycle: bool
+) -> None:
+    receiver = Receiver()
+    address = receiver.address
+    assert client.send_data(address, b"1") == 0
+    if is_in_a_cycle:
+        receiver.rpc.set_data_receive_callback(lambda _, __=receiver: None)
+    del receiver
+    gc.collect()
+    other = engine.RpcInterface()
+    assert other.initialize_server(address)
+    assert other.start_server_async()
+    other.stop_server()
+
+
+def test_no_thread_for_a_connection_ends_that_connection_only(
+    receiver: Receiver, client: engine.RpcInterface
+) -> None:
+    host, _, port = receiver.address.partition(":")
+    before = threading.stack_size(1 << 47)  # more than there are addresses: no thread can start
+    try:
+        with socket.create_connection((host, int(port)), WAIT_S) as one:
+            assert has_ended(one)
+        other = engine.RpcInterface()
+        assert other.initialize_server(f"127.0.0.1:{free_port()}")
+        assert not other.start_server_async()
+    finally:
+        threading.stack_size(before)
+    assert client.send_data(receiver.address, b"x") == 0
+    assert other.start_server_async()
+    other.stop_server()
+
+
+def test_idle_connections_notice_a_host_that_has_gone(
+    receiver: Receiver, client: engine.RpcInterface
+) -> None:
+    assert client.send_data(receiver.address, b"x") == 0
+    assert receiver.rpc._server is not None
+    assert client._pool is not None
+    ends = [*receiver.rpc._server._connections, *client._pool._idle[receiver.address]]
+    assert len(ends) == 2
+    for end in ends:
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
+@pytest.mark.parametrize("host", ["\u00fc..b", "\u00fc" * 70, "a\0b"])
+def test_a_name_that_cannot_be_one_is_an_answer(
+    client: engine.RpcInterface, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not engine.RpcInterface().initialize_server(f"{host}:9000")
+    assert client.send_data(f"{host}:9000", b"x") == -1
+    assert caplog.text.count("cannot be a host's name") == 2
+
+
+def test_tensors_that_are_views_of_others_and_such_without_bytes(
+    receiver: Receiver, client: engine.RpcInterface
+) -> None:
+    torch = pytest.importorskip("torch")
+    number = torch.tensor([1 + 2j, 3 - 4j])
+    for sent in (number.conj(), number.conj().imag, torch.zeros(2, device="meta")):
+        expected = -1 if sent.is_meta else 0
+        assert client.send_tensor(receiver.address, sent) == expected
+    conjugated, negated = receiver.got
+    assert torch.frombuffer(bytearray(conjugated["data"]), dtype=number.dtype).tolist() == [
+        1 - 2j,
+        3 + 4j,
+    ]
+    assert torch.frombuffer(bytearray(negated["data"]), dtype=torch.float32).tolist() == [-2, 4]
 
 
 SENDER = """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mooncake._engine.shared import _available_bytes
 from mooncake.engine import SharedSegment
 
 ROOT = Path(__file__).parents[2]
@@ -128,8 +129,17 @@ rank, file, difference = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
 blocks = {
     "v": {"count": 2, "shape": (3, 5), "dtype": torch.bfloat16},
-    "k": {"count": 1 + rank * difference, "shape": (1000,), "dtype": torch.float32},
+    "k": {"count": 1 + rank * (difference == 1), "shape": (1000,), "dtype": torch.float32},
 }
+if difference == 2 and rank == 1:
+    del blocks["k"]["count"]
+if difference == 3:  # one rank has no addresses for so much
+    blocks = {"v": {"count": 1, "shape": (1 << 28,), "dtype": torch.uint8}}
+    if rank == 1:
+        import resource
+        used = int(open("/proc/self/statm").read().split()[0]) * 4096
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 27), hard))
 try:
     segment = create_shared_segment("kv", blocks, 2, rank, comm_group=dist.group.WORLD)
 except SharedSegmentError as error:
@@ -146,7 +156,8 @@ dist.barrier()
 """
 
 
-@pytest.mark.parametrize("difference", [0, 1])
+# 1: blocks that differ; 2: one that cannot be; 3: memory that one rank cannot map.
+@pytest.mark.parametrize("difference", [0, 1, 2, 3])
 def test_tensors_of_a_group(tmp_path: Path, difference: int) -> None:
     pytest.importorskip("torch")
     ranks = [
@@ -157,9 +168,18 @@ def test_tensors_of_a_group(tmp_path: Path, difference: int) -> None:
         )
         for rank in range(2)
     ]  # fmt: skip
-    told = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+    try:
+        told = [rank.communicate(timeout=60)[0].strip() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     if difference:
         assert told[0] == told[1]
+    if difference == 3:
+        assert "rank 1: the owner's memory cannot be mapped" in told[0]
+    elif difference == 2:
+        assert told[0] == "rank 1: block 'k' needs count, shape and dtype"
+    elif difference:
         assert "rank 0: rank 1 has another name, size" in told[0]
         assert "rank 1: rank 0 has another name, size" in told[0]
     else:
@@ -196,3 +216,30 @@ def test_blocks_that_cannot_be() -> None:
     assert tensor.data_ptr() == segment.base_addr()
     with pytest.raises(SharedSegmentError, match="there is no block 'v', but k"):
         segment.tensors("v")
+
+
+@pytest.mark.parametrize(
+    ("limits", "available"),
+    [
+        ({}, 1 << 30),  # no such files: no limit but the host's
+        ({"a/b": ("max", "5")}, 1 << 30),
+        ({"a/b": ("8192", "4096")}, 4096),
+        ({"a": ("9000", "1000"), "a/b": ("max", "900")}, 8000),
+        ({"": ("7000", "0"), "a": ("8000", "0"), "a/b": ("9000", "0")}, 7000),
+        ({"a": ("4096", "5000")}, 0),
+        ({"a/c": ("1", "0")}, 1 << 30),  # of others
+    ],
+)
+def test_memory_that_is_available_is_the_least_of_host_and_control_groups(
+    tmp_path: Path, limits: dict[str, tuple[str, str]], available: int
+) -> None:
+    meminfo, own, groups = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "groups"
+    meminfo.write_text("MemTotal: 2097152 kB\nMemAvailable: 1048576 kB\n")
+    own.write_text("4:memory:/x\n0::/a/b\n")
+    for name, (most, taken) in limits.items():
+        (groups / name).mkdir(parents=True, exist_ok=True)
+        (groups / name / "memory.max").write_text(most + "\n")
+        (groups / name / "memory.current").write_text(taken + "\n")
+    assert _available_bytes(meminfo, own, groups) == available
+    (tmp_path / "cgroup").unlink()
+    assert _available_bytes(meminfo, own, groups) == 1 << 30

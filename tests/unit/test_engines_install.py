@@ -65,6 +65,7 @@ class Run:
             env={
                 **kept, "PYTHON": sys.executable, "PIP_CONFIG_FILE": os.devnull,
                 "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_RETRIES": "0",
+                "NO_PROXY": "*",  # the indexes are on loopback
                 **self.variables, **variables,
             },
         )  # fmt: skip

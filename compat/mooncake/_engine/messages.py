@@ -98,14 +98,17 @@ def send(
         connection: To the receiver.
         data: Bytes.
         tensor: Dtype and shape, if they are a tensor's.
+
+    Raises:
+        OSError: The connection broke, or the receiver took nothing for as long as its timeout.
     """
     described = b""
     if tensor is not None:
         described = json.dumps({"dtype": tensor[0], "shape": tensor[1]}).encode()
     kind = _DATA if tensor is None else _TENSOR
     head = _HEAD.pack(_MAGIC, _VERSION, kind, len(described), data.nbytes)
-    connection.sendall(head + described)
-    connection.sendall(data)
+    _put(connection, memoryview(head + described))
+    _put(connection, data)
 
 
 def receive(
@@ -140,9 +143,17 @@ def receive(
     try:
         told = json.loads(described)
         dtype, shape = str(told["dtype"]), [int(length) for length in told["shape"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise MessageError("a tensor without dtype and shape") from error
+    if any(length < 0 for length in shape):
+        raise MessageError("a tensor with a length below 0")
     return ReceivedTensor(source=source, data=data, dtype=dtype, shape=shape)
+
+
+def _put(connection: socket.socket, data: memoryview) -> None:
+    # Not sendall(), whose timeout is for all of it: a large message over a slow link takes longer.
+    while data.nbytes:
+        data = data[connection.send(data[:_STEP]) :]
 
 
 def _take(connection: socket.socket, size: int) -> bytearray:

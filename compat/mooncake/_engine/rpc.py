@@ -20,6 +20,7 @@ import logging
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,9 +35,12 @@ log = logging.getLogger("mooncake.engine")
 _CONNECTIONS_MAX = 1024
 _THREADS, _ASYNC_THREADS = 8, 8
 _TAKEN, _REFUSED = b"\0", b"\1"
+# A peer that went without a word is noticed after so long, by a connection on which nothing comes.
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 6}
 
 DataCallback = Callable[[ReceivedData], object]
 TensorCallback = Callable[[ReceivedTensor], object]
+_Handle = Callable[[ReceivedData | ReceivedTensor], bool]
 
 
 def _place(address: str) -> tuple[str, int]:
@@ -49,7 +53,27 @@ def _place(address: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdigit() or not 0 <= int(port) < 65536:
         raise ValueError(f"an address is host:port, not {address!r}")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:  # bind() would raise TypeError
+        raise ValueError(f"{host!r} cannot be a host's name: {error}") from error
+    if "\0" in host:
+        raise ValueError(f"{host!r} cannot be a host's name")
     return host, int(port)
+
+
+def _tune(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    # Not select(), which knows no descriptor from 1024 on.
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return not poll.poll(0)
 
 
 class _Pool:
@@ -69,9 +93,9 @@ class _Pool:
                 connection = idle.pop() if idle else None
             if connection is None:
                 made = socket.create_connection(_place(address), self._timeout_s)
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _tune(made)
                 return made
-            if not select.select([connection], [], [], 0)[0]:  # nothing is due from the peer
+            if _is_quiet(connection):  # nothing is due from the peer
                 return connection
             connection.close()
 
@@ -101,12 +125,13 @@ class _Server:
         self._listening = socket.create_server(place, family=family, backlog=128)
         self._timeout_s = timeout_s
         self._turns = threading.Semaphore(threads)
-        self._lock = threading.Lock()
+        # The collector may drop the interface, and so stop this, in a thread that has the lock.
+        self._lock = threading.RLock()
         self._connections: set[socket.socket] = set()
         self.stopped = threading.Event()
 
-    def start(self, handle: Callable[[ReceivedData | ReceivedTensor], bool]) -> None:
-        """Accept from now on."""
+    def start(self, handle: weakref.WeakMethod[_Handle]) -> None:
+        """Accept from now on; `handle` is weak: who drops its owner wants no more messages."""
         self._handle = handle
         threading.Thread(target=self._accept, name="mooncake-rpc", daemon=True).start()
 
@@ -126,17 +151,26 @@ class _Server:
                 connection.close()
                 continue
             host = f"[{source[0]}]" if ":" in source[0] else source[0]
-            threading.Thread(
+            serving = threading.Thread(
                 target=self._serve, args=(connection, f"{host}:{source[1]}"), daemon=True
-            ).start()
+            )
+            try:
+                serving.start()
+            except RuntimeError as error:  # no more threads, for a while
+                log.warning("from %s: %s", host, error)
+                with self._lock:
+                    self._connections.discard(connection)
+                connection.close()
 
     def _serve(self, connection: socket.socket, source: str) -> None:
         with contextlib.closing(connection):
             try:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _tune(connection)
                 while (got := messages.receive(connection, source, self._timeout_s)) is not None:
                     with self._turns:
-                        is_taken = self._handle(got)
+                        handle = self._handle()
+                        is_taken = handle is not None and handle(got)
+                        handle = None
                     del got
                     connection.sendall(_TAKEN if is_taken else _REFUSED)
             except (MessageError, OSError) as error:
@@ -165,7 +199,7 @@ class RpcInterface:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pool: _Pool | None = None
-        self._timeout_s = 30.0
+        self._receive_timeout_s = 30.0
         self._place: tuple[str, int] | None = None
         self._threads = _THREADS
         self._server: _Server | None = None
@@ -205,8 +239,7 @@ class RpcInterface:
         with self._lock:
             if self._pool is not None:
                 self._pool.close()
-            self._timeout_s = float(timeout_seconds)
-            self._pool = _Pool(pool_size, self._timeout_s)
+            self._pool = _Pool(pool_size, float(timeout_seconds))
         return True
 
     def initialize_server(
@@ -223,8 +256,7 @@ class RpcInterface:
             return False
         with self._lock:
             self._place, self._threads = place, thread_count
-            if self._pool is None:
-                self._timeout_s = float(timeout_seconds)
+            self._receive_timeout_s = float(timeout_seconds)
         return True
 
     # ---- receiving -------------------------------------------------------------------------------
@@ -252,12 +284,16 @@ class RpcInterface:
             if self._place is None or self._server is not None:
                 log.error("a server is started once, after initialize_server")
                 return False
+            server = None
             try:
-                self._server = _Server(self._place, self._threads, self._timeout_s)
-            except OSError as error:
+                server = _Server(self._place, self._threads, self._receive_timeout_s)
+                server.start(weakref.WeakMethod(self._handle))
+            except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no more threads
                 log.error("cannot listen at %s:%d: %s", *self._place, error)
+                if server is not None:
+                    server.stop()
                 return False
-            self._server.start(self._handle)
+            self._server = server
         return True
 
     def stop_server(self) -> None:
@@ -293,7 +329,6 @@ class RpcInterface:
         """Send a tensor, in row order, with dtype and shape; -1 for anything else."""
         found = _tensor_bytes(tensor)
         if found is None:
-            log.error("send_tensor takes a torch tensor, not %s", type(tensor).__name__)
             return -1
         data, dtype, shape = found
         return self._send(target_address, data, (dtype, shape))
@@ -357,15 +392,22 @@ def _bytes_of(data: Any) -> memoryview:
 
 
 def _tensor_bytes(tensor: Any) -> tuple[memoryview, str, list[int]] | None:
-    """Return elements in row order, dtype and shape; None: it is no tensor."""
+    """Return elements in row order, dtype and shape; None: it has none, as the log says."""
     try:
         import torch
     except ImportError:
+        log.error("send_tensor needs torch")
         return None
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        log.error("send_tensor takes a dense torch tensor, not %s", type(tensor).__name__)
         return None
-    here = tensor.detach().to("cpu").contiguous()
-    raw: Any = here.reshape(-1).view(torch.uint8).numpy()
+    try:
+        # Conjugated and negated ones are views, whose bytes are those of the original.
+        here = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+        raw: Any = here.reshape(-1).view(torch.uint8).numpy()
+    except (RuntimeError, NotImplementedError) as error:  # a meta tensor, a quantised one
+        log.error("a tensor whose bytes cannot be had: %s", error)
+        return None
     return memoryview(raw).cast("B"), str(here.dtype).removeprefix("torch."), list(here.shape)
 
 

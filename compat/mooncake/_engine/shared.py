@@ -28,13 +28,40 @@ _BLOB = struct.Struct("<4sIII32s16sIIQ")
 _MAGIC = b"MSS1"
 
 
-def _available_bytes() -> int:
-    """Return how much memory can be had: what is made is filled at once, and has no other bound."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
+def _available_bytes(
+    meminfo: Path = Path("/proc/meminfo"),
+    own: Path = Path("/proc/self/cgroup"),
+    groups: Path = Path("/sys/fs/cgroup"),
+) -> int:
+    """Return how much memory can be had: what is made is filled at once, and has no other bound.
+
+    Args:
+        meminfo: Of the host.
+        own: The control groups of this process.
+        groups: Where those of version 2 are.
+    """
+    least = SIZE_MAX
+    for line in meminfo.read_text().splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
-            return int(rest.split()[0]) * 1024
-    return SIZE_MAX
+            least = int(rest.split()[0]) * 1024
+    for line in own.read_text().splitlines() if own.exists() else ():
+        if line.startswith("0::/"):
+            inner = groups / line.removeprefix("0::/")
+            for group in (inner, *inner.parents):
+                if group == groups or groups in group.parents:
+                    least = min(least, _left_of(group))
+    return max(0, least)
+
+
+def _left_of(group: Path) -> int:
+    """Return what a control group may still take; one that says nothing has no limit."""
+    try:
+        most = (group / "memory.max").read_text().strip()
+        taken = (group / "memory.current").read_text().strip()
+    except OSError:
+        return SIZE_MAX
+    return SIZE_MAX if most == "max" else int(most) - int(taken)
 
 
 def _boot() -> bytes:
@@ -109,7 +136,7 @@ class SharedSegment:
                 os.posix_fallocate(made._descriptor, 0, size)  # now, not at the first write
                 inode = os.fstat(made._descriptor).st_ino
                 made._map(made._descriptor)
-            except OSError as error:
+            except OSError as error:  # mmap's own too: a limit of addresses
                 raise RuntimeError(f"no {size} bytes of shared memory: {error}") from error
         blob = _BLOB.pack(
             _MAGIC, rank_id, world_size, owner_rank, agreed, _boot(), os.getpid(),
@@ -161,6 +188,8 @@ class SharedSegment:
             if (told.st_ino, told.st_size) != (inode, self._size):
                 raise RuntimeError(f"the owner's memory has gone: {path} is something else")
             self._map(opened)
+        except OSError as error:  # a limit of addresses
+            raise RuntimeError(f"the owner's memory cannot be mapped: {error}") from error
         finally:
             os.close(opened)
 
