@@ -65,7 +65,7 @@ class Run:
             env={
                 **kept, "PYTHON": sys.executable, "PIP_CONFIG_FILE": os.devnull,
                 "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_RETRIES": "0",
-                "NO_PROXY": "*",  # the indexes are on loopback
+                "NO_PROXY": "*", "no_proxy": "*",  # the indexes are on loopback
                 **self.variables, **variables,
             },
         )  # fmt: skip
@@ -167,7 +167,7 @@ def test_an_index_that_has_none_excuses_and_one_that_is_ill_does_not(
 ) -> None:
     url, status = index
     run.ask("requirements-there", "there==1.0")
-    variables = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": url}
+    variables = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": url, "http_proxy": "http://127.0.0.1:9"}
     assert run("there", **variables).returncode == 0
     assert run.missing("there") is not None
     status[0] = 403
