@@ -11,8 +11,10 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,32 @@ def test_every_byte_arrives(
         if shared is not None:
             del memory
             shared.close()
+
+
+def test_threads_that_open_an_address_at_once_have_one_segment(tmp_path: Path) -> None:
+    """Each that closes it ends its own use of it, and no other's."""
+    threads = 8
+    with start_peer(tmp_path, place="local") as peer, ThreadPoolExecutor(threads) as pool:
+        for _ in range(10):
+            with TransferEngine(EngineConfig(io_threads=0)) as engine:
+                start = threading.Barrier(threads)
+
+                def open_it(engine: TransferEngine = engine, start: Any = start) -> Any:
+                    start.wait(10.0)
+                    return engine.open_segment(peer.address)
+
+                opening = [pool.submit(open_it) for _ in range(threads)]
+                segments = [each.result() for each in opening]
+                assert len({segment.handle for segment in segments}) == 1
+                for segment in segments[1:]:
+                    segment.close()
+                memory = bytearray(4096)
+                base = engine.register_local_memory(memory)
+                engine.transfer([TransferRequest.read(segments[0], base, peer.region, 4096)])
+                assert bytes(memory) == proof(1, 0, 4096)
+                segments[0].close()
+                with pytest.raises(NotRegisteredError):
+                    engine.transfer([TransferRequest.read(segments[0], base, peer.region, 4096)])
 
 
 @pytest.mark.parametrize("kind", ["private", "shared"])

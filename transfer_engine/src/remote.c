@@ -122,24 +122,33 @@ void te_remote_put(te_remotes *remotes, te_remote *remote) {
         remote_free(remote);
 }
 
-static te_remote *reopen(te_remotes *remotes, const char *address) {
-    te_remote *found = NULL;
-    pthread_mutex_lock(&remotes->lock);
-    for (uint32_t slot = 0; slot < REMOTES_MAX && found == NULL; slot++) {
+/* Under the lock. */
+static te_remote *by_address(const te_remotes *remotes, const char *address) {
+    for (uint32_t slot = 0; slot < REMOTES_MAX; slot++) {
         te_remote *remote = remotes->slots[slot];
         if (remote != NULL && remote->opens > 0 && strcmp(remote->address, address) == 0)
-            found = remote;
+            return remote;
     }
+    return NULL;
+}
+
+static te_remote *reopen(te_remotes *remotes, const char *address) {
+    pthread_mutex_lock(&remotes->lock);
+    te_remote *found = by_address(remotes, address);
     if (found != NULL)
         found->opens++;
     pthread_mutex_unlock(&remotes->lock);
     return found;
 }
 
-static ms_status add(te_remotes *remotes, te_remote *remote) {
+/* *known: who has opened that address while we connected, and is open once more now; else `remote` is in the table. */
+static ms_status add(te_remotes *remotes, te_remote *remote, te_remote **known) {
     ms_status status = MS_LIMIT;
     pthread_mutex_lock(&remotes->lock);
-    for (uint32_t slot = 0; slot < REMOTES_MAX && status != MS_OK; slot++) {
+    *known = by_address(remotes, remote->address);
+    if (*known != NULL)
+        (*known)->opens++;
+    for (uint32_t slot = 0; *known == NULL && slot < REMOTES_MAX && status != MS_OK; slot++) {
         if (remotes->slots[slot] != NULL)
             continue;
         /* Generation 0 is left out, so that 0 is never a handle. */
@@ -166,6 +175,15 @@ static ms_status refresh(te_remote *remote, int64_t deadline_ns, char *error) {
     return status;
 }
 
+static ms_status open_again(te_remote *remote, uint32_t *segment, int64_t deadline_ns,
+                            char *error) {
+    *segment = remote->handle;
+    ms_status status = refresh(remote, deadline_ns, error);
+    if (status != MS_OK)
+        te_close_segment(remote->engine, remote->handle);
+    return status;
+}
+
 ms_status te_open_segment(te_engine *engine, const char *address, uint32_t *segment,
                           int64_t deadline_ns, char *error) {
     te_remotes *remotes = engine->remotes;
@@ -178,13 +196,8 @@ ms_status te_open_segment(te_engine *engine, const char *address, uint32_t *segm
         return MS_BAD_REQUEST;
     }
     te_remote *remote = reopen(remotes, address);
-    if (remote != NULL) {
-        *segment = remote->handle;
-        status = refresh(remote, deadline_ns, error);
-        if (status != MS_OK)
-            te_close_segment(engine, remote->handle);
-        return status;
-    }
+    if (remote != NULL)
+        return open_again(remote, segment, deadline_ns, error);
     te_session *session = NULL;
     status = te_session_open(engine, address, NULL, 0, deadline_ns, &session, error);
     if (status != MS_OK)
@@ -200,7 +213,12 @@ ms_status te_open_segment(te_engine *engine, const char *address, uint32_t *segm
     memcpy(remote->address, address, strlen(address) + 1);
     pthread_mutex_init(&remote->lock, NULL);
     pthread_mutex_init(&remote->connecting, NULL);
-    status = add(remotes, remote);
+    te_remote *known;
+    status = add(remotes, remote, &known);
+    if (known != NULL) {
+        remote_free(remote);
+        return open_again(known, segment, deadline_ns, error);
+    }
     if (status != MS_OK) {
         te_error(error, "%u segments are open: close some", REMOTES_MAX);
         remote_free(remote);
