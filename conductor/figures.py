@@ -476,6 +476,7 @@ def _coupled(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Fi
             replay = simulate(traces[name], config)
             one, slo = report(replay), config.slo
             tbt = [value for value in replay.column(Outcome.TBT) if value == value]
+            mean_gap = [value for value in replay.column(Outcome.TBT_MEAN) if value == value]
             ttft = replay.column(Outcome.TTFT)
             rows.append(
                 [
@@ -483,6 +484,7 @@ def _coupled(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Fi
                     f"{kind}, {policy}",
                     f"{sum(value <= slo.ttft_s for value in ttft) / len(ttft):.1%}",
                     f"{sum(value <= slo.tbt_s for value in tbt) / len(tbt):.1%}",
+                    f"{sum(value <= slo.tbt_s for value in mean_gap) / len(mean_gap):.1%}",
                     f"{one.good / one.requests:.1%}",
                     f"{one.ttft_s.mean:.2f} s",
                 ]
@@ -490,11 +492,11 @@ def _coupled(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Fi
     return Figure(
         "A figure 13: nodes that do one thing each, and nodes that do both (published, another "
         "trace: TTFT about 100 % for both, TBT about 100 % and 57 %)",
-        ["TRACE", "NODES", "WITHIN THE TTFT", "WITHIN THE TBT", "BOTH", "MEAN TTFT"],
+        ["TRACE", "NODES", "WITHIN THE TTFT", "WITHIN THE TBT", "BY MEAN GAP", "BOTH", "MEAN TTFT"],
         rows,
         (
             Chart("within the TBT's SLO (%)", 0, {"": 3}, (1,), is_bars=True),
-            Chart("mean TTFT (s)", 0, {"": 5}, (1,), is_bars=True),
+            Chart("mean TTFT (s)", 0, {"": 6}, (1,), is_bars=True),
         ),
     )
 

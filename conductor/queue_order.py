@@ -100,7 +100,7 @@ class Target:
         if not (slo_s > 0 and 0 < most <= 1 and 0 <= miss_share <= 1 and gain >= 0):
             raise RequestError("an SLO above 0, shares from 0 to 1, a gain of 0 or more")
         self._slo_s = slo_s
-        self._rule: Any = ffi.new("cd_target *", [most, 0.0, miss_share, gain])
+        self._rule: Any = ffi.new("cd_target *", [most, miss_share, gain])
         self.target_s = most * slo_s
 
     def note(self, ttft_s: float) -> None:

@@ -202,7 +202,7 @@ def _native_config(config: SimConfig) -> Any:
     native.selection.copy_weight = scheduler.copy_weight
     native.order = ORDERS.index(scheduler.order)
     native.target.most = scheduler.target_most
-    native.target.least = scheduler.target_least
+    native.target_least = scheduler.target_least
     native.target.miss_share = scheduler.target_miss_share
     native.target.gain = scheduler.target_gain
     native.counts_running = scheduler.count_running

@@ -100,7 +100,6 @@ void cd_plan_queue(const cd_plan *plan, const cd_deadlines *deadlines, uint32_t 
 /* How the target follows what is possible. */
 typedef struct cd_target {
     double most;       /* of the SLO */
-    double least;      /* of the target: least_s of the deadlines */
     double miss_share; /* so many of all may miss it: 0.01 looks after the 99th percentile */
     double gain;       /* of the target's logarithm, a miss */
 } cd_target;

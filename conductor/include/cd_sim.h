@@ -33,6 +33,7 @@ typedef struct cd_sim_config {
     cd_selection selection;
     uint32_t order;      /* of an instance's queue */
     cd_target target;    /* CD_PLANNED */
+    double target_least; /* of the target: least_s of the deadlines */
     bool counts_running; /* the queue time has the rest of the running request in it */
     bool pins_queued;    /* what a queued request will read is not evicted */
     bool keeps_fetched;  /* a fetched copy is as good as any other block; else the first to go */

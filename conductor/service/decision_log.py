@@ -12,7 +12,18 @@ from mooncake_store.conductor.service.extra_replicas import TakenBack
 
 __all__ = ["DecisionLog", "Logged"]
 
-_COPIES = "of its copies taken back"
+
+@dataclass(frozen=True, slots=True)
+class CopiesGone:
+    """Copies that a request wanted and that were taken back: how many, and the last of them."""
+
+    count: int
+    unix_s: float
+    idle_s: float
+
+    def what(self) -> str:
+        """Say it as a line of what became of the request."""
+        return f"{self.count} of its copies taken back, nobody asked for {self.idle_s:.0f} s"
 
 
 @dataclass(slots=True)
@@ -28,7 +39,7 @@ class Logged:
         shown: Slots in use, and whether each was closed.
         names: Of the slots.
         became: What was reported of it since.
-        taken_back: How many of the copies that it wanted were taken back.
+        gone: Of the copies that it wanted; None: all are still there.
     """
 
     decided: Decision | Refusal
@@ -42,7 +53,7 @@ class Logged:
     shown: tuple[tuple[int, bool], ...]
     names: dict[int, str]
     became: list[tuple[float, str]]
-    taken_back: int = 0
+    gone: CopiesGone | None = None
 
     def candidates(self, block_tokens: int) -> list[Candidate]:
         """Return who there was, and what each was known to have."""
@@ -95,11 +106,8 @@ class DecisionLog:
         found = self._logged.get(one.extra.wanted_by)
         if found is None or one.outcome != "done":
             return
-        found.taken_back += 1
-        what = f"{found.taken_back} {_COPIES}, nobody asked for {one.idle_s:.0f} s"
-        if found.taken_back > 1:  # a prompt has many blocks, and this log few lines
-            found.became = [(when_s, told) for when_s, told in found.became if _COPIES not in told]
-        found.became.append((one.unix_s, what))
+        count = 1 if found.gone is None else found.gone.count + 1
+        found.gone = CopiesGone(count, one.unix_s, one.idle_s)  # a prompt has many blocks: one line
 
     def taken_back(self, count_max: int) -> list[dict[str, Any]]:
         """Return the last replicas that were to be taken back as JSON documents, newest first."""
@@ -122,7 +130,10 @@ class DecisionLog:
         found = self._logged.get(request_id)
         if found is None:
             return None
-        decided = found.decided
+        decided, became = found.decided, list(found.became)
+        if found.gone is not None:
+            became.append((found.gone.unix_s, found.gone.what()))
+            became.sort(key=lambda one: one[0])
         return {
             "request_id": decided.request_id,
             "accepted": isinstance(decided, Decision),
@@ -133,5 +144,5 @@ class DecisionLog:
             "decision": {name: value for name, value in asdict(decided).items() if name != "move"},
             "moved_blocks": len(decided.move) if isinstance(decided, Decision) else 0,
             "candidates": [asdict(one) for one in found.candidates(self._block_tokens)],
-            "became": [{"unix_s": when_s, "what": what} for when_s, what in found.became],
+            "became": [{"unix_s": when_s, "what": what} for when_s, what in became],
         }

@@ -6,7 +6,6 @@ of messages about mistakes.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NoReturn
 
 import grpc
@@ -21,6 +20,7 @@ from mooncake_store.conductor.service.documents import (
 )
 from mooncake_store.protocol import conductor_pb2 as pb
 from mooncake_store.protocol import conductor_pb2_grpc
+from mooncake_store.serving.grpc_endings import refuse
 from mooncake_store.serving.grpc_server import failures
 
 __all__ = ["SERVICE_NAME", "ConductorGrpcService"]
@@ -119,10 +119,7 @@ async def _refuse(context: Context, refusal: Refusal) -> NoReturn:
     code = grpc.StatusCode.UNAVAILABLE
     if refusal.status == 429:
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    retry_ms = math.ceil(refusal.retry_after_s * 1000)
-    context.set_trailing_metadata((("reason", refusal.reason), ("retry-after-ms", str(retry_ms))))
-    await context.abort(code, f"{refusal.reason}: {refusal.message}")
-    raise AssertionError("abort raises")
+    await refuse(context, code, refusal.reason, refusal.message, refusal.retry_after_s)
 
 
 def _document_of(message: Message) -> dict[str, Any]:

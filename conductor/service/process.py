@@ -25,6 +25,7 @@ from mooncake_store.conductor.service.store_worker import StoreWorker
 from mooncake_store.logs import configure, log_event
 from mooncake_store.runtime import is_loopback
 from mooncake_store.serving import ports
+from mooncake_store.serving.connections import descriptors_wanted
 from mooncake_store.serving.http_server import HttpServer, application
 from mooncake_store.serving.process import Check, raise_descriptor_limit, run
 
@@ -94,7 +95,9 @@ class ConductorProcess:
     async def _start(self, config: ConductorConfig) -> Endpoints:
         ports.family_of(config.address)
         doors = 1 + 3 * config.proxy + config.grpc
-        raise_descriptor_limit(config.connections_max * doors + 256)
+        raise_descriptor_limit(
+            descriptors_wanted(config.connections_max * doors, grpc=False, http=False)
+        )
         self._reserve("HTTP", config.http_port).listen(1024)
         app = application(
             live=self._live,

@@ -211,6 +211,8 @@ class StoreFollower:
                 cluster=f"{cluster:016x}", was=f"{self._cluster:016x}",
             )  # fmt: skip
             self._on_loop(self._lose)
+        elif (self.feed.epoch, self.feed.sequence) >= (epoch, begun_at):
+            self._on_loop(self._lose)  # what is known is of a future that this store has not had
         self._cluster = cluster
         if self.feed.needs_snapshot or self.feed.epoch != epoch:
             sequence = self._snapshot(link, epoch, begun_at)
@@ -329,8 +331,7 @@ class StoreFollower:
 
         if self.feed.epoch < epoch:
             self.feed.epoch = epoch
-        if self._on_loop(load) is FeedResult.OUTDATED:
-            self._on_loop(self._lose)
+        self._on_loop(load)
         self.snapshots += 1
         return sequence
 

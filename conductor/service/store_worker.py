@@ -156,8 +156,8 @@ class StoreWorker:
     def ended(self, request_id: str) -> None:
         """Let go what was pinned for a request."""
         with self._wanted:
-            if self._to_pin.pop(request_id, None) is not None:
-                return
+            self._to_pin.pop(request_id, None)
+            # Also then: a name that was used before may have pins of that time.
             if request_id == self._pinning or request_id in self._pinned:
                 self._to_unpin.append(request_id)
                 self._wanted.notify_all()
@@ -295,5 +295,7 @@ class StoreWorker:
         finally:
             with self._wanted:
                 if count:
-                    self._pinned[wanted.request_id] = wanted.keys[:count]
+                    # Beside what the name may have pinned before: pins nest.
+                    before = self._pinned.get(wanted.request_id, ())
+                    self._pinned[wanted.request_id] = before + wanted.keys[:count]
                 self._pinning = ""

@@ -68,12 +68,11 @@ typedef struct prefill_node {
     bool is_busy;     /* the first stage */
 } prefill_node;
 
-/* What an instance told last, and what was decided since. */
-typedef struct load_report {
+/* What a prefill instance told last, and what was decided since. */
+typedef struct prefill_report {
     double queue_s, decided_s;
     uint32_t requests, decided;
-    cd_decode_view decode; /* of a decode instance */
-} load_report;
+} prefill_report;
 
 struct cd_sim {
     cd_sim_config config;
@@ -95,7 +94,8 @@ struct cd_sim {
     cd_match *matches;
     cd_prefill_view *prefill_views;
     cd_decode_view *decode_views;
-    load_report *prefill_reports, *decode_reports;
+    prefill_report *prefill_reports;
+    cd_decode_view *decode_reports; /* as told last, with what was decided since */
     double reported_s;
     uint32_t *flying; /* accepted, not through */
     uint32_t flying_count;

@@ -38,7 +38,7 @@ static void wait_for(cd_sim *sim, uint32_t waiter, uint32_t producer, uint32_t p
 }
 
 /* What decisions go by between two reports: a queue passes, and what was decided since is known to who decided it. */
-static void age_report(const cd_sim *sim, const load_report *told, cd_prefill_view *view) {
+static void age_report(const cd_sim *sim, const prefill_report *told, cd_prefill_view *view) {
     bool counts = sim->config.counts_decided;
     double queue_s = told->queue_s + (counts ? told->decided_s : 0);
     view->queue_s = fmax(0, queue_s - (sim->now_s - sim->reported_s));
@@ -93,7 +93,7 @@ static void look_at_decoding(cd_sim *sim) {
             *view = decode_now(sim, i);
             continue;
         }
-        *view = sim->decode_reports[i].decode;
+        *view = sim->decode_reports[i];
         double passed = (sim->now_s - sim->reported_s) * sim->config.believed.nic_bytes_per_s;
         view->ingress_bytes = fmax(0, view->ingress_bytes - passed);
     }
@@ -102,30 +102,13 @@ static void look_at_decoding(cd_sim *sim) {
 void sim_report(cd_sim *sim) {
     sim->reported_s = sim->now_s;
     for (uint32_t i = 0; i < sim->config.prefill_instances; i++)
-        sim->prefill_reports[i] = (load_report){
+        sim->prefill_reports[i] = (prefill_report){
             .queue_s = sim_queue_s(sim, i),
             .requests = sim->prefill[i].queue_count + sim->prefill[i].running,
         };
     network_advance(&sim->net, sim->now_s);
     for (uint32_t i = 0; i < sim->config.decode_instances; i++)
-        sim->decode_reports[i] = (load_report){.decode = decode_now(sim, i)};
-}
-
-/* Lets a request that goes to a decode instance count there until the next report (1), or no more (-1). */
-static void note_decode(cd_sim *sim, const sim_request *request, double sign) {
-    if (!sim->config.counts_decided)
-        return;
-    cd_decode_view *decode = &sim->decode_reports[request->decode].decode;
-    decode->promised += sign;
-    decode->promised_tokens += sign * request->tokens;
-    decode->reserved_tokens += sign * request->reserved_tokens;
-}
-
-static void note_decided(cd_sim *sim, const sim_request *request) {
-    load_report *prefill = &sim->prefill_reports[request->prefill];
-    prefill->decided++;
-    prefill->decided_s += request->predicted_s;
-    note_decode(sim, request, 1);
+        sim->decode_reports[i] = decode_now(sim, i);
 }
 
 /* All that are under way but one. */
@@ -209,11 +192,19 @@ static int admit(cd_sim *sim, const sim_request *request, const cd_prefill_choic
                                                                          : CD_PENDING;
 }
 
+/* Lets a request count at its decode instance (1), or no more (-1): now, and between reports for who counts what it
+ * decides. */
 static void promise(cd_sim *sim, const sim_request *request, double sign) {
     decode_node *node = &sim->decode[request->decode];
     node->promised += sign;
     node->promised_tokens += sign * request->tokens;
     node->promised_reserved += sign * request->reserved_tokens;
+    if (!sim->config.counts_decided)
+        return;
+    cd_decode_view *told = &sim->decode_reports[request->decode];
+    told->promised += sign;
+    told->promised_tokens += sign * request->tokens;
+    told->reserved_tokens += sign * request->reserved_tokens;
 }
 
 static bool choose_decode(const cd_sim *sim, const sim_request *request, int32_t prefill,
@@ -230,7 +221,6 @@ static bool choose_decode(const cd_sim *sim, const sim_request *request, int32_t
 bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
     sim_request *request = &sim->requests[id];
     promise(sim, request, -1);
-    note_decode(sim, request, -1);
     look_at_decoding(sim);
     cd_decode_choice decode;
     choose_decode(sim, request, request->prefill, sim->turn, &decode);
@@ -240,7 +230,6 @@ bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
         sim_set(sim, id, CD_DECODE_INSTANCE, decode.instance);
     }
     promise(sim, request, 1);
-    note_decode(sim, request, 1);
     return !is_full;
 }
 
@@ -383,7 +372,9 @@ static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
     request->is_queued = true;
     request->reserved_tokens = request->tokens + sim->mean_output;
     promise(sim, request, 1);
-    note_decided(sim, request);
+    prefill_report *told = &sim->prefill_reports[prefill->instance];
+    told->decided++;
+    told->decided_s += request->predicted_s;
     request->flying = sim->flying_count;
     sim->flying[sim->flying_count++] = id;
     double since_s = sim->now_s - sim->last_accept_s, window_s = 30;

@@ -63,7 +63,7 @@ static uint32_t plan_queue(cd_sim *sim, uint32_t instance, double more_s) {
     double free_s = node->is_busy ? fmax(0, node->predicted_free_s - sim->now_s) : 0;
     cd_deadlines deadlines = {.target_s = sim->target_s,
                               .slo_s = sim->config.ttft_slo_s,
-                              .least_s = sim->config.target.least * sim->target_s};
+                              .least_s = sim->config.target_least * sim->target_s};
     cd_plan_queue(&sim->plan, &deadlines, count, free_s);
     return count;
 }

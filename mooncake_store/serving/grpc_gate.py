@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import grpc
+
+from mooncake_store.serving.grpc_endings import abort, refuse
 
 __all__ = ["HEALTH", "TOO_MANY_CALLS", "Gate"]
 
@@ -18,12 +21,21 @@ TOO_MANY_CALLS = "too_many_calls"
 HEALTH = "grpc.health.v1.Health"
 """The service by which probes ask."""
 
-_RETRY_MS = 1000
+_RETRY_S = 1.0
 _WATCHES_MAX = 32
 
 Context = Any
 Handler = Any  # grpc's handlers have no types that a checker could know
 Enter = Callable[[Context], AbstractAsyncContextManager[None]]
+
+
+class _Room:
+    """Room for so many calls at a time."""
+
+    def __init__(self, most: int, doing: str) -> None:
+        self.most = most
+        self.doing = doing
+        self.taken = 0
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported, unused-ignore]
@@ -43,19 +55,30 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported,
 
     Attributes:
         calls_max: As given.
-        calls: Under way, those of health not among them.
-        watches: That watch health.
         refused: How many found no room.
     """
 
     def __init__(self, calls_max: int, receive_s: float) -> None:
         self.calls_max = calls_max
         self._receive_s = receive_s
-        self.calls = self.watches = self.refused = 0
+        self.refused = 0
+        self._calls = _Room(calls_max, "are under way")
+        self._watches = _Room(_WATCHES_MAX, "watch health")
+        self._enter: Enter = partial(self._take, self._calls)
         self._enters: dict[str, Enter] = {
             f"/{HEALTH}/Check": self._let_in,
-            f"/{HEALTH}/Watch": self._watch,
+            f"/{HEALTH}/Watch": partial(self._take, self._watches),
         }
+
+    @property
+    def calls(self) -> int:
+        """Under way, those of health not among them."""
+        return self._calls.taken
+
+    @property
+    def watches(self) -> int:
+        """That watch health."""
+        return self._watches.taken
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
@@ -68,7 +91,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported,
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
-        enter = self._enters.get(handler_call_details.method, self._call)
+        enter = self._enters.get(handler_call_details.method, self._enter)
         is_single = not handler.request_streaming
         if handler.response_streaming:
             serve = handler.unary_stream if is_single else handler.stream_stream
@@ -99,52 +122,30 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc, no-any-unimported,
         return behind
 
     @contextlib.asynccontextmanager
-    async def _call(self, context: Context) -> AsyncGenerator[None, None]:
-        if self.calls >= self.calls_max:
-            await self._refuse(context, f"{self.calls} calls are under way")
-        self.calls += 1
+    async def _take(self, room: _Room, context: Context) -> AsyncGenerator[None, None]:
+        if room.taken >= room.most:
+            self.refused += 1
+            message = f"{room.taken} calls {room.doing}, as many as there may be"
+            code = grpc.StatusCode.RESOURCE_EXHAUSTED
+            await refuse(context, code, TOO_MANY_CALLS, message, _RETRY_S)
+        room.taken += 1
         try:
             yield
         finally:
-            self.calls -= 1
-
-    @contextlib.asynccontextmanager
-    async def _watch(self, context: Context) -> AsyncGenerator[None, None]:
-        if self.watches >= _WATCHES_MAX:
-            await self._refuse(context, f"{self.watches} calls watch health")
-        self.watches += 1
-        try:
-            yield
-        finally:
-            self.watches -= 1
+            room.taken -= 1
 
     @contextlib.asynccontextmanager
     async def _let_in(self, context: Context) -> AsyncGenerator[None, None]:
         yield
 
-    async def _refuse(self, context: Context, reason: str) -> NoReturn:
-        self.refused += 1
-        told = (("reason", TOO_MANY_CALLS), ("retry-after-ms", str(_RETRY_MS)))
-        context.set_trailing_metadata(told)
-        await _abort(
-            context,
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            f"{TOO_MANY_CALLS}: {reason}, as many as there may be",
-        )
-
     async def _receive(self, messages: AsyncIterator[Any], context: Context) -> Any:
         try:
             return await asyncio.wait_for(messages.__anext__(), self._receive_s)
         except asyncio.TimeoutError:
-            await _abort(
+            await abort(
                 context,
                 grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"the message did not arrive within {self._receive_s:g} s",
             )
         except StopAsyncIteration:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "there is no message")
-
-
-async def _abort(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
-    await context.abort(code, details)
-    raise AssertionError("abort raises")
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "there is no message")

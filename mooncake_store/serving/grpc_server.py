@@ -10,6 +10,7 @@ import grpc
 
 from mooncake_store.errors import StoreError
 from mooncake_store.protocol.grpc_status import details_of, grpc_code
+from mooncake_store.serving import grpc_endings
 from mooncake_store.serving.connections import GRPC_CONNECTIONS_MAX
 from mooncake_store.serving.grpc_gate import HEALTH, Gate
 
@@ -149,8 +150,7 @@ class failures:
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: StoreError) -> NoReturn:
     """End a call with what an exception says."""
-    await context.abort(grpc_code(error), details_of(error))
-    raise AssertionError("abort raises")
+    await grpc_endings.abort(context, grpc_code(error), details_of(error))
 
 
 def time_left_s(context: grpc.aio.ServicerContext[Any, Any]) -> float:

@@ -604,6 +604,25 @@ def test_who_goes_by_late_reports_alone_sends_all_to_the_same() -> None:
     assert late[0] == 1 and late[1] > 1.2 * known[1]
 
 
+def test_who_is_refused_in_the_queue_is_promised_no_place_any_more_before_the_next_report() -> None:
+    # Two decode; then a prompt of 70,000 tokens is promised to the first one's instance, and
+    # refused after the report at 40 s.  The last one goes there, to the lesser load, and not to
+    # where 60,000 were promised when the report was made.
+    trace = make([
+        (0.0, 45_000, 5000, []), (0.1, 40_000, 5000, []), (35.0, 60_000, 1, []),
+        (36.0, 70_000, 2, []), (50.0, 8192, 2, []),
+    ])  # fmt: skip
+    setup: dict[str, Any] = {
+        "prefill_nodes": 1, "decode_nodes": 2, "decode_capacity_tokens": 110_000, "ttft_s": 1000.0,
+        "admission": "early", "check_again": True, "report_interval_s": 40.0,
+    }  # fmt: skip
+    replay = simulate(trace, configure(**setup))
+    states = [int(state) for state in replay.column(Outcome.STATE)]
+    assert states == [1, 1, 1, State.REJECTED_QUEUED, 1]
+    decode = column(replay, Outcome.DECODE_INSTANCE)
+    assert decode[4] == decode[0] != decode[1] == decode[2]
+
+
 def test_reports_change_nothing_that_decisions_alone_tell(sample: Trace) -> None:
     """Counting what was decided is nearly as good as knowing; without it the mean is far worse."""
     means = [

@@ -17,6 +17,7 @@ from mooncake_store.conductor.service.scheduler import Scheduler, SchedulerLimit
 from mooncake_store.conductor.service.store_follower import StoreFollower
 from mooncake_store.conductor.service.store_link import Page, Placed, StoreChange, StoreMember
 from mooncake_store.conductor.sim_config import SimConfig
+from mooncake_store.errors import UnavailableError
 from mooncake_store.protocol.methods import EventKind
 
 WAIT_S = 10.0
@@ -265,6 +266,29 @@ def test_a_publisher_that_counts_from_the_beginning_is_followed(follow, epoch: i
     store.put(key(101), 1)
     one.until(lambda: one.holds("b", key(101)))
     assert store.listings == listings, "it follows, and does not list again and again"
+
+
+@pytest.mark.parametrize("epoch", [3, 2])
+def test_a_store_that_begins_anew_behind_a_broken_link_is_listed_once_and_before_it_counts(  # type: ignore[no-untyped-def]
+    follow, epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    for number in range(20):
+        store.put(key(number), 0)
+    one = follow(store)
+    one.until(lambda: one.holds("a", key(19)) and one.follower.is_connected)
+    events = store.events
+
+    def broken(*asked: int) -> Page | None:
+        monkeypatch.setattr(store, "events", events)
+        with store.lock:
+            store.epoch, store.log, store.objects = epoch, [], {}
+        raise UnavailableError("the link broke")
+
+    monkeypatch.setattr(store, "events", broken)
+    one.until(lambda: not one.follower.is_connected)
+    one.until(lambda: one.follower.is_connected)
+    assert not one.holds("a", key(19)) and store.listings == 2
 
 
 def test_the_file_of_a_store_that_is_never_quiet_is_kept(  # type: ignore[no-untyped-def]

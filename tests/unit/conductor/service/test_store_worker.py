@@ -115,6 +115,27 @@ def test_a_request_that_ends_while_its_pin_is_asked_for_is_unpinned(working: Any
     assert store.calls == 1
 
 
+def test_a_request_that_asks_again_leaves_no_pin(working: Any) -> None:
+    store = PinnedStore()
+    worker = working(lambda _: store)
+    worker.accepted(decision("a"), DIGESTS)
+    until(lambda: worker.pinned_blocks == 2)
+    worker.accepted(decision("a"), DIGESTS)
+    until(lambda: worker.pinned_blocks == 4 and len(store.pinned) == 4)
+    worker.ended("a")
+    until(lambda: not store.pinned and worker.pinned_blocks == 0)
+    worker.accepted(decision("a"), DIGESTS)
+    until(lambda: worker.pinned_blocks == 2)
+    store.may_go_on.clear()
+    worker.accepted(decision("slow"), DIGESTS)
+    until(lambda: store.calls == 4)
+    worker.accepted(decision("a"), DIGESTS)  # it waits for the slow one, and ends before
+    worker.ended("a")
+    worker.ended("slow")
+    store.may_go_on.set()
+    until(lambda: not store.pinned and worker.pinned_blocks == 0)
+
+
 def test_a_store_that_is_away_gathers_nothing(working: Any) -> None:
     def away(address: str) -> Any:
         raise UnavailableError("nobody is there")
