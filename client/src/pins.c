@@ -95,6 +95,7 @@ static void free_when_unused(cl_pins *pins) {
     }
 }
 
+/* Those behind it move up: what is looked for is found before the first empty slot. */
 static void take_out(cl_pins *pins, cl_pin *pin) {
     size_t mask = pins->capacity - 1, hole = (size_t)(pin - pins->slots);
     for (size_t at = (hole + 1) & mask; !is_empty(&pins->slots[at]); at = (at + 1) & mask) {
@@ -110,10 +111,8 @@ static void take_out(cl_pins *pins, cl_pin *pin) {
 
 /* After a change that may have left nothing of it. */
 static void take_out_empty(cl_pins *pins, cl_pin *pin) {
-    if (is_empty(pin)) {
-        pin->held = 1; /* take_out wants a full slot */
+    if (is_empty(pin))
         take_out(pins, pin);
-    }
 }
 
 /* Pins of a session that is lost are owed. */
@@ -262,19 +261,19 @@ bool cl_pins_unheard(cl_client *client, const cl_pins_call *call, ms_hash hash, 
     if (pin == NULL && call->is_begun)
         pin =
             insert(client->pins, (cl_pin){.hash = hash, .session = atomic_load(&client->session)});
-    if (pin != NULL) {
+    is_known = is_unpin && pin != NULL && pin->held + pin->owed != 0;
+    if (is_known)
+        (*(pin->held != 0 ? &pin->held : &pin->owed))--;
+    if (call->is_begun || is_known) /* else nobody has sent anything */
         pin->is_unsure = true;
-        if (is_unpin && pin->held + pin->owed != 0) {
-            (*(pin->held != 0 ? &pin->held : &pin->owed))--;
-            is_known = true;
-        }
-    }
     pthread_mutex_unlock(&client->pins_lock);
     return is_known;
 }
 
 bool cl_pins_any(cl_client *client) {
     pthread_mutex_lock(&client->pins_lock);
+    forget_expired(client->pins, te_now_ns());
+    free_when_unused(client->pins);
     bool any = client->pins->count != 0;
     pthread_mutex_unlock(&client->pins_lock);
     return any;

@@ -374,32 +374,29 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
     return MS_OK;
 }
 
-static ms_status log_room(st_inventory *inventory, uint32_t page, size_t needed) {
-    size_t log_index = page / ST_LOG_PAGES;
+static ms_status log_room_of(st_inventory *inventory, size_t log_index, size_t needed) {
     st_log *log = &inventory->logs[log_index];
     if (log->data != NULL && log->size - log->tail >= needed)
         return MS_OK;
     char path[ST_PATH_BYTES];
     if (!log_path(inventory, log_index, "", path))
         return MS_BAD_REQUEST;
-    if (log->data == NULL) {
-        ms_status status = st_log_create(path, ST_LOG_BYTES_MIN, log);
-        return status == MS_NO_SPACE && spare_give(inventory)
-                   ? st_log_create(path, ST_LOG_BYTES_MIN, log)
-                   : status;
-    }
-    if (log->live_bytes < (log->tail - LOG_HEAD_BYTES) / 2) {
-        ms_status status = log_compact(inventory, log_index, needed);
-        return status == MS_NO_SPACE && spare_give(inventory)
-                   ? log_compact(inventory, log_index, needed)
-                   : status;
-    }
+    if (log->data == NULL)
+        return st_log_create(path, ST_LOG_BYTES_MIN, log);
+    if (log->live_bytes < (log->tail - LOG_HEAD_BYTES) / 2)
+        return log_compact(inventory, log_index, needed);
     ms_status status = st_log_grow(log, path, needed);
     if (status == MS_NO_SPACE && log->live_bytes + needed <= log->tail - LOG_HEAD_BYTES)
         status = log_compact(inventory, log_index, needed);
-    if (status == MS_NO_SPACE && spare_give(inventory))
-        status = st_log_grow(log, path, needed);
     return status;
+}
+
+static ms_status log_room(st_inventory *inventory, uint32_t page, size_t needed) {
+    size_t log_index = page / ST_LOG_PAGES;
+    ms_status status = log_room_of(inventory, log_index, needed);
+    return status == MS_NO_SPACE && spare_give(inventory)
+               ? log_room_of(inventory, log_index, needed)
+               : status;
 }
 
 /* ---- the reserve ---------------------------------------------------------------------------------------- */

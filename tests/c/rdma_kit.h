@@ -152,41 +152,66 @@ static void pause_ms(long milliseconds) {
         NULL);
 }
 
+/* So many more rounds have ended. */
+static void await_rounds(const mover *self, uint64_t count) {
+    uint64_t rounds = atomic_load(&self->rounds);
+    for (int64_t until_ns = in_ms(20000); atomic_load(&self->rounds) < rounds + count; pause_ms(5))
+        CHECK(te_now_ns() < until_ns);
+}
+
+static void await_nics(uint32_t wanted) {
+    for (int64_t until_ns = in_ms(20000); look().nics_up != wanted; pause_ms(5))
+        CHECK(te_now_ns() < until_ns);
+}
+
+/* More has been read by NICs. */
+static void await_read_bytes(void) {
+    uint64_t bytes = look().read_bytes;
+    for (int64_t until_ns = in_ms(20000); look().read_bytes == bytes; pause_ms(5))
+        CHECK(te_now_ns() < until_ns);
+}
+
+static void await_rail_failure(uint64_t before) {
+    for (int64_t until_ns = in_ms(20000); look().rail_failures == before; pause_ms(5))
+        CHECK(te_now_ns() < until_ns);
+}
+
 static void test_links_go_down_and_come_back(void) {
     mover self;
     open_pair();
     wait_for_endpoint();
     start(&self);
-    pause_ms(300);
+    await_rounds(&self, 1);
     te_rdma_view before = look();
     for (int nic = 0; nic < 2; nic++) {
         network_link_set(nic, false);
-        pause_ms(400);
+        await_nics(3 - (uint32_t)nic);
     }
-    CHECK(look().nics_up == 2);
-    uint64_t bytes = look().read_bytes;
-    pause_ms(500);
-    CHECK(look().read_bytes > bytes); /* over the other two */
-    CHECK(look().rail_failures > before.rail_failures);
+    await_rounds(&self, 1); /* that had begun before */
+    await_read_bytes();     /* over the other two */
+    await_rail_failure(before.rail_failures);
     for (int nic = 0; nic < 2; nic++)
         network_link_set(nic, true);
-    pause_ms(2000);
-    CHECK(look().nics_up == 4);
+    await_nics(4);
     stop(&self);
     close_pair();
 }
 
 static void test_silent_loss_of_one_way(void) {
     mover self;
+    const char *set = getenv("MOONCAKE_STORE_RDMA_SILENT_MS");
+    char silent_ms[16] = "";
+    snprintf(silent_ms, sizeof silent_ms, "%s", set == NULL ? "" : set);
+    unsetenv("MOONCAKE_STORE_RDMA_SILENT_MS");
     open_pair();
+    setenv("MOONCAKE_STORE_RDMA_SILENT_MS", silent_ms, 1);
     wait_for_endpoint();
     start(&self);
-    pause_ms(300);
-    uint64_t rounds = atomic_load(&self.rounds);
+    await_rounds(&self, 1);
+    uint64_t failures = look().rail_failures;
     network_loss_set(1, true);
-    pause_ms(1500);
-    CHECK(atomic_load(&self.rounds) > rounds + 3);
-    CHECK(look().rail_failures > 0);
+    await_rounds(&self, 4);
+    await_rail_failure(failures);
     network_loss_set(1, false);
     stop(&self);
     close_pair();
@@ -197,13 +222,11 @@ static void test_nic_is_removed(void) {
     open_pair();
     wait_for_endpoint();
     start(&self);
-    pause_ms(300);
+    await_rounds(&self, 1);
     network_nic_set(3, false);
-    pause_ms(1000);
-    CHECK(look().nics_up == 3);
-    uint64_t bytes = look().read_bytes;
-    pause_ms(500);
-    CHECK(look().read_bytes > bytes);
+    await_nics(3);
+    await_rounds(&self, 1); /* that had begun before */
+    await_read_bytes();
     stop(&self);
     close_pair();
     network_nic_set(3, true); /* for whoever comes next */

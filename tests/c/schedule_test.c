@@ -466,13 +466,13 @@ static void a_number_that_is_used_again_is_a_new_rail(void) {
     te_job job = job_of(64 * KIB);
     te_schedule_submit(schedule, &job, 0);
     te_slice *slice = next(0);
-    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3, 0) == MS_BUSY);
+    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3) == MS_BUSY);
     te_schedule_rail_set(schedule, only, false, 0);
-    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3, 0) == MS_BUSY);
+    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3) == MS_BUSY);
     done(slice, SECOND); /* 64 KiB a second: it was slow */
     te_schedule_rail_view before = te_schedule_rail_look(schedule, only);
     CHECK(before.tier == TE_TIER_OTHER && before.bandwidth_bytes_per_s < 800000000);
-    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3, 0) == MS_OK);
+    CHECK(te_schedule_rail_renew(schedule, only, TE_TIER_PREFERRED, 3) == MS_OK);
     te_schedule_rail_view after = te_schedule_rail_look(schedule, only);
     CHECK(after.tier == TE_TIER_PREFERRED && !after.is_up);
     CHECK(after.bandwidth_bytes_per_s >= 999999999 && after.bandwidth_bytes_per_s <= 1000000001);

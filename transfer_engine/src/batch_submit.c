@@ -84,8 +84,8 @@ static ms_status take_room(te_batch *batch, const te_transfer_request *requests,
 /* What a submission has made of its requests. */
 typedef struct made_units {
     unit *first, *last;
-    uint32_t count;
-    bool has_ended; /* some request, at once */
+    uint32_t for_rails; /* those with items to be carried */
+    bool has_ended;     /* some request, at once */
 } made_units;
 
 /* Under no lock: requests that have room and are in no unit yet are the submission's.  It may take memory from the
@@ -112,12 +112,13 @@ static void make_units(te_batch *batch, size_t first, size_t count,
             else
                 units->last->next = made;
             units->last = made;
-            units->count++;
         }
         join(batch, work, (uint32_t)i);
     }
-    for (unit *each = units->first; each != NULL; each = each->next)
+    for (unit *each = units->first; each != NULL; each = each->next) {
         each->carried = te_batch_prepare_rails(batch, each);
+        units->for_rails += each->carried != NULL;
+    }
 }
 
 /* Those that go over rails begin, the others wait in the queue.  Returns how many do. */
@@ -126,9 +127,11 @@ static uint32_t begin_units(te_batch *batch, const made_units *units) {
     uint32_t left = 0, begun = 0;
     bool is_asleep = false, has_ended = units->has_ended;
     unit *late = NULL;
-    pthread_mutex_lock(&batches->lock);
-    batch->holders += units->count; /* one for each that begins */
-    pthread_mutex_unlock(&batches->lock);
+    if (units->for_rails > 0) {
+        pthread_mutex_lock(&batches->lock);
+        batch->holders += units->for_rails; /* one for each that begins */
+        pthread_mutex_unlock(&batches->lock);
+    }
     pthread_mutex_lock(&batch->lock);
     for (unit *each = units->first, *next; each != NULL; each = next) {
         next = each->next;
@@ -158,7 +161,7 @@ static uint32_t begin_units(te_batch *batch, const made_units *units) {
         next = late->next;
         te_unit_free(batch, late);
     }
-    for (uint32_t i = begun; i < units->count; i++)
+    for (uint32_t i = begun; i < units->for_rails; i++)
         te_batch_put(batches, batch);
     return left;
 }

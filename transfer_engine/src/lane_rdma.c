@@ -13,7 +13,6 @@
 #define LOOK_NS (20 * TE_NS_PER_MS) /* so often is looked whether the port is up */
 /* The device gives up by its own clock, which may be coarse (a tick of 10 ms, or four times what it was told); where other
  * rails are heard of, this is enough to know. */
-#define SILENT_NS (60 * TE_NS_PER_MS)
 #define UNWANTED_NS (20 * TE_NS_PER_MS) /* what nobody waits for may still come by itself */
 #define NEVER_NS (60 * TE_NS_PER_S)     /* a peer without RDMA is asked again so seldom */
 
@@ -361,7 +360,8 @@ static bool is_silent(const lane_rdma *self, int64_t now_ns) {
     int64_t since_ns = self->busy_ns;
     if (self->lane->progress_ns > since_ns)
         since_ns = self->lane->progress_ns;
-    return self->count > 0 && te_lane_is_at_fault(self->lane, since_ns, SILENT_NS, false, now_ns);
+    int64_t limit_ns = self->engine->rdma->settings.silent_ms * TE_NS_PER_MS;
+    return self->count > 0 && te_lane_is_at_fault(self->lane, since_ns, limit_ns, false, now_ns);
 }
 
 static int64_t rdma_tick(te_lane *lane, int64_t now_ns) {

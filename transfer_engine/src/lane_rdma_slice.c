@@ -117,9 +117,7 @@ static place locate_word(lane_rdma *self, const te_work_piece *piece, verbs_send
 /* Inside its extent: no server looks at it, so we do. */
 static bool is_inside(const lane_rdma *self, const te_work_piece *piece) {
     const ms_write_item *written = &piece->item->wire.write;
-    return self->opcode == TE_READ || written->version == 0 ||
-           (written->offset <= UINT64_MAX / 4 && written->length <= UINT64_MAX / 4 &&
-            written->offset + written->length <= (uint64_t)written->page_count * MS_PAGE_SIZE);
+    return self->opcode == TE_READ || te_rdma_write_is_inside(written);
 }
 
 /* Registered as memory that nobody writes: TCP finds the words for it. */
@@ -327,8 +325,8 @@ void te_lane_rdma_pump(lane_rdma *self) {
     }
     if (self->is_starved)
         te_lane_tick_at(self->lane, te_now_ns() + STARVED_NS);
-    if (rail->chained == 0 || self->phase != OPEN)
-        return;
+    if (self->phase != OPEN || rail->chained == 0)
+        return; /* a lane that has been left: the rail is a worker's now */
     for (uint32_t i = 0; i + 1 < rail->chained; i++)
         rail->requests[i].next = &rail->requests[i + 1];
     rail->requests[rail->chained - 1].next = NULL;
@@ -395,8 +393,7 @@ static void completed(lane_rdma *self, const verbs_wc *done) {
     }
     if (is_ok)
         return;
-    if (done->status != VERBS_WC_RETRY_EXC_ERR && done->status != VERBS_WC_FLUSH_ERR &&
-        self->count > 0)
+    if (te_rdma_is_refused(done) && self->count > 0)
         self->refused = self->flights[self->first].work; /* it, not the rail, is at fault */
     char why[160];
     snprintf(why, sizeof why, "a request has failed: %s",

@@ -380,8 +380,8 @@ static bool take_slot(te_path *path, uint32_t index, const te_rail_ends *ends) {
     }
     for (uint32_t direction = 0; direction < 2; direction++) {
         te_lane *lane = &path->lanes[direction][index];
-        if (te_schedule_rail_renew(schedule, lane->rail, ends->tier, nic_of(ends, lane->opcode),
-                                   0) != MS_OK)
+        if (te_schedule_rail_renew(schedule, lane->rail, ends->tier, nic_of(ends, lane->opcode)) !=
+            MS_OK)
             return false;
         lane->ends = *ends;
         lane->was_connected = false;

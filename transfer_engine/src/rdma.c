@@ -27,7 +27,7 @@ te_rdma_nic *te_rdma_nic_at(te_rdma *rdma, uint32_t index) {
     return index < atomic_load(&rdma->nic_count) ? rdma->nics[index] : NULL;
 }
 
-uint32_t te_rdma_nics_up(te_rdma *rdma) {
+static uint32_t nics_up(te_rdma *rdma) {
     uint32_t up = 0;
     for (uint32_t i = 0; i < atomic_load(&rdma->nic_count); i++)
         up += atomic_load_explicit(&rdma->nics[i]->is_up, memory_order_relaxed);
@@ -196,7 +196,7 @@ void te_rdma_look(te_engine *engine, te_rdma_view *view) {
     const struct te_rdma_counters *counters = &rdma->counters;
     for (uint32_t i = 0; i < atomic_load(&rdma->nic_count); i++)
         view->nics += !atomic_load(&rdma->nics[i]->is_gone);
-    view->nics_up = te_rdma_nics_up(rdma);
+    view->nics_up = nics_up(rdma);
     view->endpoints_opened = atomic_load(&counters->endpoints_opened);
     view->endpoints = (uint32_t)(view->endpoints_opened - atomic_load(&counters->endpoints_closed));
     view->queue_pairs = (uint32_t)(atomic_load(&counters->queue_pairs_made) -

@@ -50,11 +50,8 @@ static uint64_t place_of(const te_rdma_exchange *moved, size_t i) {
 /* Inside its extent: no server looks at it, so we do. */
 static bool is_inside(const te_rdma_exchange *moved, size_t i) {
     uint64_t offset = offset_of(moved, i), length = te_exchange_length(moved, i);
-    if (length > UINT64_MAX / 4 || offset > UINT64_MAX / 4)
-        return false;
-    if (moved->reads != NULL || moved->writes[i].version == 0)
-        return true;
-    return offset + length <= (uint64_t)moved->writes[i].page_count * MS_PAGE_SIZE;
+    return length <= TE_RDMA_BYTES_MAX && offset <= TE_RDMA_BYTES_MAX &&
+           (moved->reads != NULL || te_rdma_write_is_inside(&moved->writes[i]));
 }
 
 static uint8_t *local_of(const te_rdma_exchange *moved, size_t i) {
@@ -357,8 +354,8 @@ static void completed(te_rdma_exchange *moved, te_rdma_rail *rail, const verbs_w
     if (is_ok)
         return;
     /* What was asked for, not the rail, is at fault: another rail would meet the same. */
-    bool is_refused = done->status != VERBS_WC_RETRY_EXC_ERR && done->status != VERBS_WC_FLUSH_ERR;
-    if (is_refused && rail->count > 0 && rail->flying[rail->first].item != TE_EXCHANGE_NO_ITEM)
+    if (te_rdma_is_refused(done) && rail->count > 0 &&
+        rail->flying[rail->first].item != TE_EXCHANGE_NO_ITEM)
         te_exchange_leave_to_tcp(moved, rail->flying[rail->first].item);
     te_exchange_leave_rail(moved, rail);
 }

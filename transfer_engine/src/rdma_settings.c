@@ -49,6 +49,7 @@ void te_rdma_settings_read(te_rdma_lookup *lookup, te_rdma_settings *settings, c
         .timeout = (uint8_t)READ("_TIMEOUT", 1, 31, 12),
         .retry_count = (uint8_t)READ("_RETRIES", 0, 6, 4),
         .wait_ms = (uint32_t)READ("_WAIT_MS", 0, 60000, 0),
+        .silent_ms = (uint32_t)READ("_SILENT_MS", 10, 60000, 60),
         .relaxed_ordering = READ("_RELAXED_ORDERING", 0, 1, 1) == 1,
         .gid_index = (int32_t)READ("_GID_INDEX", 0, 255, UINT32_MAX),
     };

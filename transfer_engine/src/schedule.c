@@ -364,8 +364,8 @@ ms_status te_schedule_rail_place(te_schedule *schedule, uint32_t index, uint32_t
     return MS_OK;
 }
 
-ms_status te_schedule_rail_renew(te_schedule *schedule, uint32_t index, uint32_t tier, uint32_t nic,
-                                 uint64_t bandwidth_bytes_per_s) {
+ms_status te_schedule_rail_renew(te_schedule *schedule, uint32_t index, uint32_t tier,
+                                 uint32_t nic) {
     te_slice_rail *rail = &schedule->rails.rails[index];
     if (rail->state != RAIL_GONE || rail->slices > 0)
         return MS_BUSY;
@@ -374,7 +374,7 @@ ms_status te_schedule_rail_renew(te_schedule *schedule, uint32_t index, uint32_t
         return status;
     *rail = (te_slice_rail){
         .next = rail->next, .group = rail->group, .state = RAIL_GONE, .nic = nic, .tier = tier};
-    te_slice_rail_init(&schedule->rails, index, bandwidth_bytes_per_s);
+    te_slice_rail_init(&schedule->rails, index, 0);
     return MS_OK;
 }
 

@@ -2,8 +2,8 @@
  *
  * A channel with several TCP addresses has a path (te_rail_ops.h) over them, opened in the background by the first
  * transfer that is large enough.  Nobody waits for it: while no rail is up, and for what the rails could not move, bytes
- * go over the channel's connections as they do without rails.  A channel with one address costs a look at two numbers, until
- * a transfer says how bytes are to be shared.
+ * go over the channel's connections as they do without rails.  A channel with one address costs a look at two numbers, until a
+ * transfer says how bytes are to be shared: from then on its one rail has a schedule, too.
  *
  * Beside those addresses a path has a rail for each RDMA NIC of this engine.  While one of them is up, all bytes go by NICs.
  *
@@ -33,7 +33,7 @@ void te_channel_rails_break_off(te_channel_rails *rails, bool for_ever);
 ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends, uint32_t count);
 /* Whether there are several. */
 bool te_channel_rails_are_several(const te_channel_rails *rails);
-/* The same, or one that is shared by a schedule. */
+/* There are several, or one whose bytes a transfer has asked to share (te_channel_rails_want). */
 bool te_channel_rails_are_used(const te_channel_rails *rails);
 /* Whether a transfer of so many bytes goes over lanes of RDMA NICs: it is large enough, somebody has said how bytes are
  * shared, and one is up.  If it should, and none is up, one is asked for. */

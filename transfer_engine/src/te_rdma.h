@@ -75,7 +75,6 @@ ms_status te_rdma_open(te_engine *engine, te_rdma **opened);
 void te_rdma_stop(te_rdma *rdma);  /* nothing is begun any more; what runs has ended */
 void te_rdma_close(te_rdma *rdma); /* no link and no channel is left */
 te_rdma_nic *te_rdma_nic_at(te_rdma *rdma, uint32_t index); /* NULL: none of that number */
-uint32_t te_rdma_nics_up(te_rdma *rdma);
 
 /* ---- rdma_memory.c ------------------------------------------------------------------------------------------------ */
 typedef enum te_rdma_use {
@@ -249,6 +248,19 @@ typedef enum te_rdma_known {
 } te_rdma_known;
 te_rdma_known te_rdma_look_up(const te_rdma_endpoint *endpoint, uint32_t segment, bool is_words,
                               uint32_t remote_nic, uint64_t offset, te_rdma_chunk *found);
+
+/* ---- what every WRITE and every completion is asked ----------------------------------------------------------------- */
+#define TE_RDMA_BYTES_MAX (UINT64_MAX / 4) /* sums of a few do not overflow */
+/* Inside its extent, where it is of a version: no server looks at it. */
+static inline bool te_rdma_write_is_inside(const ms_write_item *item) {
+    return item->version == 0 ||
+           (item->offset <= TE_RDMA_BYTES_MAX && item->length <= TE_RDMA_BYTES_MAX &&
+            item->offset + item->length <= (uint64_t)item->page_count * MS_PAGE_SIZE);
+}
+/* Of a completion with an error: the request, not the rail, is at fault. */
+static inline bool te_rdma_is_refused(const verbs_wc *done) {
+    return done->status != VERBS_WC_RETRY_EXC_ERR && done->status != VERBS_WC_FLUSH_ERR;
+}
 
 /* ---- rdma_exchange.c ---------------------------------------------------------------------------------------------- */
 /* Items whose results (statuses) are not PENDING afterwards have been moved; the others are for TCP.  The status is

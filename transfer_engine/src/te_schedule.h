@@ -80,8 +80,7 @@ ms_status te_schedule_rail_add(te_schedule *schedule, uint32_t group, uint32_t t
 /* It is of another tier or at another NIC than was thought; what was measured holds. */
 ms_status te_schedule_rail_place(te_schedule *schedule, uint32_t rail, uint32_t tier, uint32_t nic);
 /* A rail that is unusable and has nothing in flight (BUSY: it has) is another one from now on, as if it had just been added. */
-ms_status te_schedule_rail_renew(te_schedule *schedule, uint32_t rail, uint32_t tier, uint32_t nic,
-                                 uint64_t bandwidth_bytes_per_s);
+ms_status te_schedule_rail_renew(te_schedule *schedule, uint32_t rail, uint32_t tier, uint32_t nic);
 /* The topology has changed: an unusable rail gets nothing, one that is usable again is probed at once. */
 void te_schedule_rail_set(te_schedule *schedule, uint32_t rail, bool is_usable, int64_t now_ns);
 

@@ -230,33 +230,31 @@ ms_status te_transfer_run(const te_moving *wanted) {
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-/* Small writes go with their SEAL in one frame: there is nothing to gain. */
-static bool is_for_rdma(const te_moving *wanted) {
-    if (wanted->engine->rdma == NULL) {
-        return false;
-    }
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < wanted->count; i++) {
-        bytes += te_item_payload(wanted, i);
-    }
-    return bytes >= wanted->engine->rdma->settings.write_bytes_min;
-}
+/* By which ways a call goes before the rest of it goes over the channel's connections; over rails or by an exchange of NICs, or
+ * first by the latter and then over the former. */
+typedef struct ways {
+    bool is_over_rails; /* over the lanes of a path */
+    bool is_exchanged;  /* by an endpoint that this thread takes */
+} ways;
 
-/* Whether it goes over rails first.  With one address, and nobody who cares, that is all that it costs. */
-static bool is_for_rails(const te_moving *wanted, const te_transfer_options *options) {
+/* With one address, no NIC, and nobody who cares, it costs a look at two numbers. */
+static ways ways_of(const te_moving *wanted, const te_transfer_options *options) {
     te_channel_rails *rails = te_channel_rails_of(wanted->channel);
+    const te_rdma *rdma = wanted->engine->rdma;
+    te_opcode opcode = wanted->reads != NULL ? TE_READ : TE_WRITE;
     if (options != NULL && options->is_meant)
         te_channel_rails_want(rails);
-    return te_channel_rails_are_used(rails) &&
-           sum_payload(wanted) >= wanted->engine->rails_bytes_min;
-}
-
-/* Whether its lanes are those of NICs. */
-static bool is_for_rdma_rails(const te_moving *wanted) {
-    te_opcode opcode = wanted->reads != NULL ? TE_READ : TE_WRITE;
-    return wanted->engine->rdma != NULL &&
-           te_channel_rails_serve_rdma(te_channel_rails_of(wanted->channel), opcode,
-                                       sum_payload(wanted));
+    bool are_rails_used = te_channel_rails_are_used(rails);
+    if (wanted->count == 0 || (!are_rails_used && rdma == NULL))
+        return (ways){0};
+    uint64_t bytes = sum_payload(wanted);
+    bool is_by_nics = rdma != NULL && te_channel_rails_serve_rdma(rails, opcode, bytes);
+    /* Small writes go with their SEAL in one frame: there is nothing to gain. */
+    bool is_worth_it =
+        rdma != NULL && (opcode == TE_READ || bytes >= rdma->settings.write_bytes_min);
+    return (ways){.is_over_rails =
+                      is_by_nics || (are_rails_used && bytes >= wanted->engine->rails_bytes_min),
+                  .is_exchanged = is_worth_it && !is_by_nics};
 }
 
 ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const *targets,
@@ -277,19 +275,17 @@ ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const
     }
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
-        bool is_over_rails = count > 0 && is_for_rails(&wanted, options);
-        bool is_by_nics = count > 0 && is_for_rdma_rails(&wanted);
-        bool is_tried = wanted.engine->rdma != NULL && count > 0;
-        if (is_tried && !is_by_nics) {
+        ways chosen = ways_of(&wanted, options);
+        if (chosen.is_exchanged) {
             status = te_rdma_read(channel, items, targets, count, results, deadline_ns);
         }
-        if (status == MS_OK && (is_over_rails || is_by_nics)) {
-            is_tried = true;
+        if (status == MS_OK && chosen.is_over_rails) {
             status = te_channel_rails_read(channel, items, targets, count, results, options,
                                            deadline_ns);
         }
         if (status == MS_OK && count > 0) {
-            status = is_tried ? te_transfer_read_rest(&wanted) : te_transfer_run(&wanted);
+            status = chosen.is_exchanged || chosen.is_over_rails ? te_transfer_read_rest(&wanted)
+                                                                 : te_transfer_run(&wanted);
         }
         te_channel_leave(channel);
     }
@@ -331,23 +327,20 @@ ms_status te_write_as(te_channel *channel, const ms_write_item *items, const voi
     }
     ms_status status = te_channel_enter(channel);
     if (status == MS_OK) {
-        bool is_over_rails = is_for_rails(&wanted, options);
-        bool is_by_nics = count > 0 && is_for_rdma_rails(&wanted);
-        bool is_tried = count > 0 && is_for_rdma(&wanted);
-        is_over_rails = is_over_rails || is_by_nics;
-        if (is_tried && !is_by_nics) {
+        ways chosen = ways_of(&wanted, options);
+        if (chosen.is_exchanged) {
             status = te_rdma_write(channel, items, sources, count, statuses, deadline_ns);
         }
-        is_over_rails = is_over_rails && status == MS_OK;
-        if (is_over_rails) {
-            is_tried = true;
+        chosen.is_over_rails = chosen.is_over_rails && status == MS_OK;
+        if (chosen.is_over_rails) {
             status = te_channel_rails_write(channel, items, sources, count, statuses, options,
                                             deadline_ns);
         }
         if (status == MS_OK && count > 0) {
-            status = is_tried ? te_transfer_write_rest(&wanted) : te_transfer_write_all(&wanted);
+            status = chosen.is_exchanged || chosen.is_over_rails ? te_transfer_write_rest(&wanted)
+                                                                 : te_transfer_write_all(&wanted);
         }
-        if (status == MS_OK && is_over_rails) {
+        if (status == MS_OK && chosen.is_over_rails) {
             status = te_transfer_seal_busy(&wanted);
         }
         te_channel_leave(channel);
