@@ -28,16 +28,6 @@ __all__ = [
 ]
 
 _PAGE = 4096
-# What memory and arguments of a caller's can raise, besides RuntimeError.
-_FAILURES = (
-    RuntimeError,
-    OSError,
-    MemoryError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    AttributeError,
-)
 
 
 class SharedSegmentError(RuntimeError):
@@ -173,7 +163,8 @@ def create_shared_segment(
         if errors:
             raise SharedSegmentError("; ".join(errors))
 
-    # A rank that raised before the others know would leave them waiting for its word.
+    # A rank that raised before the others know would leave them waiting for its word: so whatever
+    # memory and a caller's arguments can raise is told to all.
     memory, blob, error = None, b"", ""
     placed: dict[str, _Block] = {}
     try:
@@ -184,14 +175,14 @@ def create_shared_segment(
             f"{name}|{told}", size, world_size, rank_id, owner_rank, device_id or 0, mmap,
             host_register,
         )  # fmt: skip
-    except _FAILURES as failure:
+    except Exception as failure:
         error = str(failure) or type(failure).__name__
     all_well(error)
     assert memory is not None
     blobs = all_of(blob)
     try:
         memory.complete(blobs)
-    except _FAILURES as failure:
+    except Exception as failure:
         error = str(failure) or type(failure).__name__
     all_well(error)  # also: the owner leaves only when all have mapped its memory
     return SharedSegment(memory, placed)

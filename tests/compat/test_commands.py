@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import subprocess
 import sys
 import time
@@ -20,16 +18,11 @@ import tomllib
 from mooncake._commands.client import server_flags
 from mooncake._commands.master import master_flags
 from mooncake.store import MooncakeDistributedStore
+from tests.compat.environment import COMPAT, ENVIRONMENT
+from tests.ports import free_port
 
-COMPAT = Path(__file__).parents[2] / "compat"
 SCRIPTS = tomllib.loads((COMPAT / "pyproject.toml").read_text())["project"]["scripts"]
 READY_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def ask(url: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
@@ -57,7 +50,7 @@ def running(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     module, _, _ = SCRIPTS[name].partition(":")
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": f"{COMPAT}:{COMPAT.parent}"},
+        env=ENVIRONMENT,
         text=True,
     )
     try:
@@ -174,7 +167,7 @@ def test_a_flag_that_cannot_be_is_named(name: str, argument: str, problem: str) 
     module, _, _ = SCRIPTS[name].partition(":")
     done = subprocess.run(
         [sys.executable, "-m", module, argument],
-        env={**os.environ, "PYTHONPATH": f"{COMPAT}:{COMPAT.parent}"},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=30,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -19,8 +18,8 @@ from mooncake import engine as module
 from mooncake._ranges import Ranges
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 from mooncake_store.errors import NotRegisteredError
+from tests.compat.environment import ENVIRONMENT
 
-ROOT = Path(__file__).parents[2]
 SIZE = 1 << 20
 PATTERN = bytes(range(256)) * (SIZE // 256)
 NOBODY = "127.0.0.1:1"
@@ -33,7 +32,7 @@ class Peer:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("engine_peer.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"},
+            env=ENVIRONMENT,
         )  # fmt: skip
         told = self.read()
         self.name = f"127.0.0.1:{told['port']}"

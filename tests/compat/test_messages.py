@@ -14,23 +14,27 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mooncake import engine
 from mooncake._engine import messages
+from mooncake._engine.messages import ReceivedData
+from tests.compat.environment import ENVIRONMENT
+from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
 WAIT_S = 20.0
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+@contextlib.contextmanager
+def stranger(address: str) -> Iterator[socket.socket]:
+    """Connects, and speaks as it likes."""
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), WAIT_S) as connection:
+        yield connection
 
 
 class Receiver:
@@ -262,35 +266,24 @@ def test_what_is_no_message_ends_its_connection_only(
     bytes_sent: bytes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    host, _, port = receiver.address.partition(":")
-    with socket.create_connection((host, int(port)), WAIT_S) as stranger:
-        stranger.sendall(bytes_sent)
+    with stranger(receiver.address) as sender:
+        sender.sendall(bytes_sent)
         with contextlib.suppress(OSError):  # it may have closed already
-            stranger.shutdown(socket.SHUT_WR)
-        assert has_ended(stranger)
+            sender.shutdown(socket.SHUT_WR)
+        assert has_ended(sender)
     assert client.send_data(receiver.address, b"fine") == 0
     assert [got["data"] for got in receiver.got] == [b"fine"]
     assert "from 127.0.0.1:" in caplog.text  # with the reason, not by a thread's traceback
 
 
-def test_who_keeps_silent_within_a_message_is_not_waited_for() -> None:
-    receiver = Receiver(timeout_seconds=1)
-    host, _, port = receiver.address.partition(":")
-    with socket.create_connection((host, int(port)), WAIT_S) as stranger:
-        stranger.sendall(b"MSG")
-        assert has_ended(stranger)
-    receiver.rpc.stop_server()
-
-
-def test_the_timeout_of_a_sender_is_not_that_of_its_receiving() -> None:
+def test_who_keeps_silent_within_a_message_is_waited_for_as_the_receiver_was_told() -> None:
     rpc, address = engine.RpcInterface(), f"127.0.0.1:{free_port()}"
     assert rpc.initialize_client(timeout_seconds=600)
     assert rpc.initialize_server(address, timeout_seconds=1)
     assert rpc.start_server_async()
-    host, _, port = address.partition(":")
-    with socket.create_connection((host, int(port)), WAIT_S) as stranger:
-        stranger.sendall(b"MSG")
-        assert has_ended(stranger)
+    with stranger(address) as sender:
+        sender.sendall(b"MSG")
+        assert has_ended(sender)
     rpc.stop_server()
 
 
@@ -353,10 +346,9 @@ def test_a_receiver_that_is_dropped_leaves_its_address(
 def test_no_thread_for_a_connection_ends_that_connection_only(
     receiver: Receiver, client: engine.RpcInterface
 ) -> None:
-    host, _, port = receiver.address.partition(":")
     before = threading.stack_size(1 << 47)  # more than there are addresses: no thread can start
     try:
-        with socket.create_connection((host, int(port)), WAIT_S) as one:
+        with stranger(receiver.address) as one:
             assert has_ended(one)
         other = engine.RpcInterface()
         assert other.initialize_server(f"127.0.0.1:{free_port()}")
@@ -406,6 +398,58 @@ def test_tensors_that_are_views_of_others_and_such_without_bytes(
     assert torch.frombuffer(bytearray(negated["data"]), dtype=torch.float32).tolist() == [-2, 4]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch, of all these kinds
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("quantised", "takes no quantised tensor, whose scale and zero point"),
+        ("quantised by channel", "takes no quantised tensor, whose scale and zero point"),
+        ("sparse", "takes a dense torch tensor, not torch.sparse_coo"),
+        ("sparse rows", "takes a dense torch tensor, not torch.sparse_csr"),
+        ("nested", "a tensor whose bytes cannot be had"),
+    ],
+)
+def test_tensors_that_are_more_than_their_elements_are_refused(
+    receiver: Receiver,
+    client: engine.RpcInterface,
+    kind: str,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(2, 3)
+    tensor = {
+        "quantised": lambda: torch.quantize_per_tensor(ones, 0.5, 1, torch.qint8),
+        "quantised by channel": lambda: torch.quantize_per_channel(
+            ones, torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
+        ),
+        "sparse": lambda: ones.to_sparse(),
+        "sparse rows": lambda: ones.to_sparse_csr(),
+        "nested": lambda: torch.nested.nested_tensor([ones[0], ones[0, :2]]),
+    }[kind]()
+    assert client.send_tensor(receiver.address, tensor) == -1
+    assert reason in caplog.text
+    assert receiver.got == []
+
+
+def test_a_message_is_in_memory_once_while_it_is_received() -> None:
+    size = 8 << 20
+    sender, taker = socket.socketpair()
+    with sender, taker:
+        sending = threading.Thread(target=messages.send, args=(sender, memoryview(bytes(size))))
+        tracemalloc.start()
+        try:
+            sending.start()
+            got = messages.receive(taker, "it", WAIT_S)
+            sending.join(WAIT_S)
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert isinstance(got, ReceivedData)
+    assert got["data"] == bytes(size)
+    assert most < size * 1.6
+
+
 SENDER = """
 import json, sys
 from mooncake.engine import create_rpc_client
@@ -419,7 +463,7 @@ def test_another_process_sends_and_needs_no_torch(receiver: Receiver) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SENDER, receiver.address],
         capture_output=True, text=True, check=True, timeout=60,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"},
+        env=ENVIRONMENT,
     )  # fmt: skip
     assert json.loads(done.stdout) == [0, False]
     assert [got["data"] for got in receiver.got] == [b"from afar"]

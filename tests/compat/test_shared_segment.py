@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 from mooncake._engine.shared import _available_bytes
 from mooncake.engine import SharedSegment
+from tests.compat.environment import ENVIRONMENT
 
-ROOT = Path(__file__).parents[2]
 SIZE = 1 << 16
 
 RANK = """
@@ -38,7 +37,7 @@ def rank_1(size: int = SIZE) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", RANK, str(size)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"},
+        env=ENVIRONMENT,
     )  # fmt: skip
 
 
@@ -99,7 +98,7 @@ def test_an_owner_that_has_gone_is_named() -> None:
     with pytest.raises(RuntimeError, match="the owner"):
         other.complete([blob, theirs])
     _, elsewhere = SharedSegment.create("kv", SIZE, 2, 0)
-    boot_at = 4 + 3 * 4 + 32
+    boot_at = 4 + 4 + 32
     changed = elsewhere[:boot_at] + bytes(16) + elsewhere[boot_at + 16 :]
     with pytest.raises(RuntimeError, match="on another host"):
         other.complete([changed, theirs])
@@ -140,6 +139,8 @@ if difference == 3:  # one rank has no addresses for so much
         used = int(open("/proc/self/statm").read().split()[0]) * 4096
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 27), hard))
+if difference == 4 and rank == 1:
+    rank = 1.0
 try:
     segment = create_shared_segment("kv", blocks, 2, rank, comm_group=dist.group.WORLD)
 except SharedSegmentError as error:
@@ -156,15 +157,16 @@ dist.barrier()
 """
 
 
-# 1: blocks that differ; 2: one that cannot be; 3: memory that one rank cannot map.
-@pytest.mark.parametrize("difference", [0, 1, 2, 3])
+# 1: blocks that differ; 2: one that cannot be; 3: memory that one rank cannot map; 4: a rank that
+# is no whole number.
+@pytest.mark.parametrize("difference", [0, 1, 2, 3, 4])
 def test_tensors_of_a_group(tmp_path: Path, difference: int) -> None:
     pytest.importorskip("torch")
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", GROUP, str(rank), str(tmp_path / "group"), str(difference)],
             stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"},
+            env=ENVIRONMENT,
         )
         for rank in range(2)
     ]  # fmt: skip
@@ -177,6 +179,8 @@ def test_tensors_of_a_group(tmp_path: Path, difference: int) -> None:
         assert told[0] == told[1]
     if difference == 3:
         assert "rank 1: the owner's memory cannot be mapped" in told[0]
+    elif difference == 4:
+        assert told[0] == "rank 1: required argument is not an integer"
     elif difference == 2:
         assert told[0] == "rank 1: block 'k' needs count, shape and dtype"
     elif difference:

@@ -13,6 +13,7 @@ Numbers are little-endian.  The answer is one byte, 0 when the receiver's callba
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import struct
@@ -137,7 +138,7 @@ def receive(
     if size > BYTES_MAX:
         raise MessageError(f"a message of {size} bytes is larger than {BYTES_MAX}")
     described = _take(connection, described_bytes)
-    data = bytes(_take(connection, size))
+    data = _take(connection, size)
     if kind == _DATA:
         return ReceivedData(source=source, data=data)
     try:
@@ -156,12 +157,12 @@ def _put(connection: socket.socket, data: memoryview) -> None:
         data = data[connection.send(data[:_STEP]) :]
 
 
-def _take(connection: socket.socket, size: int) -> bytearray:
+def _take(connection: socket.socket, size: int) -> bytes:
     # What is asked for grows with what has come: a head alone reserves no memory.
-    taken = bytearray()
-    while len(taken) < size:
-        part = connection.recv(min(_STEP, size - len(taken)))
+    taken = io.BytesIO()
+    while (left := size - taken.tell()) > 0:
+        part = connection.recv(min(_STEP, left))
         if not part:
             raise MessageError("the sender has ended within a message")
-        taken += part
-    return taken
+        taken.write(part)
+    return taken.getvalue()  # its own bytes, no copy

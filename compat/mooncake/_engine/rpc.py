@@ -399,13 +399,20 @@ def _tensor_bytes(tensor: Any) -> tuple[memoryview, str, list[int]] | None:
         log.error("send_tensor needs torch")
         return None
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        log.error("send_tensor takes a dense torch tensor, not %s", type(tensor).__name__)
+        what = getattr(tensor, "layout", type(tensor).__name__)
+        log.error("send_tensor takes a dense torch tensor, not %s", what)
+        return None
+    if tensor.is_quantized:
+        log.error(
+            "send_tensor takes no quantised tensor, whose scale and zero point the receiver would "
+            "not learn: send int_repr() and these, or dequantize()"
+        )
         return None
     try:
         # Conjugated and negated ones are views, whose bytes are those of the original.
         here = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
         raw: Any = here.reshape(-1).view(torch.uint8).numpy()
-    except (RuntimeError, NotImplementedError) as error:  # a meta tensor, a quantised one
+    except RuntimeError as error:  # a meta tensor, a nested one
         log.error("a tensor whose bytes cannot be had: %s", error)
         return None
     return memoryview(raw).cast("B"), str(here.dtype).removeprefix("torch."), list(here.shape)

@@ -22,9 +22,8 @@ from pathlib import Path
 __all__ = ["SharedSegment"]
 
 SIZE_MAX = 1 << 46
-_BLOB_BYTES = 160  # of every rank: they are gathered as tensors of one size
-# Magic, rank, ranks, owner, what all agree on, this boot, the owner's process, descriptor, inode.
-_BLOB = struct.Struct("<4sIII32s16sIIQ")
+# Magic, rank, what all agree on, this boot, the owner's process, descriptor, inode.
+_BLOB = struct.Struct("<4sI32s16sIIQ")
 _MAGIC = b"MSS1"
 
 
@@ -139,10 +138,9 @@ class SharedSegment:
             except OSError as error:  # mmap's own too: a limit of addresses
                 raise RuntimeError(f"no {size} bytes of shared memory: {error}") from error
         blob = _BLOB.pack(
-            _MAGIC, rank_id, world_size, owner_rank, agreed, _boot(), os.getpid(),
-            max(0, made._descriptor), inode,
-        )  # fmt: skip
-        return made, blob.ljust(_BLOB_BYTES, b"\0")
+            _MAGIC, rank_id, agreed, _boot(), os.getpid(), max(0, made._descriptor), inode
+        )
+        return made, blob
 
     def complete(self, blobs: Sequence[bytes]) -> None:
         """Map the owner's memory; the owner must still be there.
@@ -157,17 +155,17 @@ class SharedSegment:
             raise RuntimeError(f"one blob of each of {self._world_size} ranks, not {len(blobs)}")
         found = []
         for rank, blob in enumerate(blobs):
-            if len(blob) != _BLOB_BYTES:
+            if len(blob) != _BLOB.size:
                 raise RuntimeError(f"rank {rank}: this is no blob of a shared segment")
-            fields = _BLOB.unpack_from(bytes(blob))
-            if fields[0] != _MAGIC:
+            magic, its_rank, agreed, *where = _BLOB.unpack(blob)
+            if magic != _MAGIC:
                 raise RuntimeError(f"rank {rank}: this is no blob of a shared segment")
-            if fields[1] != rank:
-                raise RuntimeError(f"rank {rank}: this is the blob of rank {fields[1]}")
-            if fields[4] != self._agreed:
+            if its_rank != rank:
+                raise RuntimeError(f"rank {rank}: this is the blob of rank {its_rank}")
+            if agreed != self._agreed:
                 raise RuntimeError(f"rank {rank} has another name, size, world_size or owner_rank")
-            found.append(fields)
-        *_, boot, process, descriptor, inode = found[self._owner]
+            found.append(where)
+        boot, process, descriptor, inode = found[self._owner]
         if self._rank != self._owner and self._memory is None:
             if boot != _boot():
                 raise RuntimeError("the owner's memory is on another host")

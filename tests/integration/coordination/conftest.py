@@ -8,7 +8,6 @@ import functools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,20 +19,10 @@ import pytest
 
 from mooncake_store.coordination.etcd_client.address import EtcdAddress
 from mooncake_store.coordination.etcd_client.client import EtcdClient
+from tests.ports import free_ports
 
 ETCD = shutil.which("etcd")
 START_TIMEOUT_S = 30.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    with contextlib.ExitStack() as held:
-        found = []
-        for _ in range(count):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            found.append(one.getsockname()[1])
-        return found
 
 
 def freeze(pid: int) -> None:

@@ -15,9 +15,10 @@ import pytest
 from mooncake_store.client import Client
 from mooncake_store.errors import InUseError, ObjectNotFoundError
 from mooncake_store.protocol import master_pb2, master_pb2_grpc
+from tests.ports import free_port
 
 from .conftest import Host, Running, wait_until
-from .test_restarts import free_port, put_all, value_of, wait_readable
+from .test_restarts import put_all, value_of, wait_readable
 
 
 class Reader(threading.Thread):

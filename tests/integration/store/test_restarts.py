@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ import pytest
 from mooncake_store.client import Client
 from mooncake_store.config import MIB
 from mooncake_store.errors import StoreError
+from tests.ports import free_port
 
 from .conftest import Host, Running, wait_until
 
@@ -48,13 +48,6 @@ def wait_readable(client: Client, keys: Iterable[str], within_s: float) -> None:
 def put_all(client: Client, keys: Iterable[str]) -> None:
     for key in keys:
         assert client.put(key, value_of(key)) is True
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("killed", ["server", "master", "both"])
