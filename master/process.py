@@ -34,7 +34,7 @@ from mooncake_store.logs import configure
 from mooncake_store.master.cluster import CLUSTER_FIELDS, Applied, apply, cluster_settings
 from mooncake_store.master.config import MasterConfig
 from mooncake_store.master.ledger import Ledger
-from mooncake_store.master.service import MasterService, log
+from mooncake_store.master.service import MasterService, log, logger
 from mooncake_store.runtime import DEFAULT_PORT, boot_id, is_loopback, master_socket, runtime_dir
 from mooncake_store.serving import ports
 from mooncake_store.serving.connections import descriptors_wanted
@@ -138,7 +138,8 @@ class MasterProcess:
         if config.port and not ports.is_free(config.address, config.port):
             raise ports.in_use(config.address, config.port, "messages")
         raise_descriptor_limit(
-            descriptors_wanted(config.connections_max, grpc=config.grpc, http=config.http)
+            descriptors_wanted(config.connections_max, grpc=config.grpc, http=config.http),
+            logger,
         )
         self._coordinator = open_coordinator(config.coordinator, port=config.port)
         if self._coordinator.waits_to_lead and config.http:
@@ -477,7 +478,7 @@ def _reported() -> Iterator[None]:
         yield
     except Exception as error:
         log(logging.ERROR, "service_failed", reason=error)
-        logging.getLogger("mooncake_store.master").debug("traceback", exc_info=True)
+        logger.debug("traceback", exc_info=True)
 
 
 async def _until_refused(

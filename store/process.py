@@ -134,7 +134,8 @@ class StoreServerProcess:
         if config.port and not ports.is_free(config.address, config.port):
             raise ports.in_use(config.address, config.port, "data")
         raise_descriptor_limit(
-            descriptors_wanted(config.connections_max, grpc=config.grpc, http=config.http)
+            descriptors_wanted(config.connections_max, grpc=config.grpc, http=config.http),
+            logger,
         )
         for what, is_wanted, port in (
             ("gRPC", config.grpc, config.grpc_port),

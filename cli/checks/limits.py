@@ -5,10 +5,13 @@ from __future__ import annotations
 import resource
 
 from mooncake_store.cli.checks.check import FAIL, OK, WARN, Check
+from mooncake_store.master.config import MasterConfig
+from mooncake_store.serving.connections import descriptors_wanted
 
 __all__ = ["descriptors_check"]
 
-_DESCRIPTORS_WANTED = 16_384 + 256  # a master with connections_max at its default
+# A master's, with its defaults.
+_DESCRIPTORS_WANTED = descriptors_wanted(MasterConfig().connections_max, grpc=True, http=True)
 
 
 def descriptors_check(soft: int, hard: int) -> Check:

@@ -96,7 +96,7 @@ class ConductorProcess:
         ports.family_of(config.address)
         doors = 1 + 3 * config.proxy + config.grpc
         raise_descriptor_limit(
-            descriptors_wanted(config.connections_max * doors, grpc=False, http=False)
+            descriptors_wanted(config.connections_max * doors, grpc=False, http=False), logger
         )
         self._reserve("HTTP", config.http_port).listen(1024)
         app = application(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import resource
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mooncake_store.errors import ConfigError
+from mooncake_store.logs import log_event
 from mooncake_store.serving.notify import feed_watchdog, notify
 
 __all__ = ["Check", "Process", "raise_descriptor_limit", "run", "write_ready_file"]
@@ -132,10 +134,23 @@ def write_ready_file(path: Path, document: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}", cause=error) from error
 
 
-def raise_descriptor_limit(wanted: int) -> None:
-    """Let this process have so many descriptors, or as many as it may."""
+def raise_descriptor_limit(wanted: int, logger: logging.Logger) -> None:
+    """Let this process have so many descriptors, or as many as it may, which the log then says."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
+    if soft < limit:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft < wanted:
+        log_event(
+            logger,
+            logging.WARNING,
+            "too_few_descriptors",
+            wanted=wanted,
+            limit=soft,
+            hint="raise the hard limit of open files (systemd: LimitNOFILE=65536; ulimit -Hn), "
+            "or set connections_max lower",
+        )

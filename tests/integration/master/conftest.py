@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,19 +53,24 @@ except StoreError as error:
 class RunningMaster:
     """A master process and where it is reached."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], run_under: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.log_path = folder / f"log-{time.monotonic_ns()}"
         self.ready_path = folder / f"ready-{time.monotonic_ns()}"
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": "1"}
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN, json.dumps(settings), str(self.ready_path)],
+                [
+                    *run_under, sys.executable, "-c", RUN, json.dumps(settings),
+                    str(self.ready_path),
+                ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-            )
+            )  # fmt: skip
 
     def wait_ready(self, timeout_s: float = 20.0) -> RunningMaster:
         wait_until(lambda: self.ready_path.exists() or self.process.poll() is not None, timeout_s)
@@ -382,10 +387,10 @@ class Bench:
         self.masters: list[RunningMaster] = []
         self.peers: list[FramePeer] = []
 
-    def launch(self, **settings: Any) -> RunningMaster:
+    def launch(self, *, run_under: Sequence[str] = (), **settings: Any) -> RunningMaster:
         """Start a master without waiting for it; without gRPC and HTTP unless they are wanted."""
         settings = {"port": 0, "grpc": False, "http": False, "log_level": "debug", **settings}
-        master = RunningMaster(self.folder, settings)
+        master = RunningMaster(self.folder, settings, run_under)
         self.masters.append(master)
         return master
 

@@ -17,7 +17,7 @@ from mooncake_store.errors import Status
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import Method
 from mooncake_store.runtime import DEFAULT_PORT
-from mooncake_store.serving.connections import GRPC_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX
+from tests.descriptors import few_descriptors, has_descriptors_for_all_ports
 
 
 def free_block() -> int:
@@ -308,13 +308,16 @@ def test_a_service_manager_is_told_what_it_does(
 
 
 def test_there_are_descriptors_for_the_connections_of_all_ports(bench: Any) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 8192:
-        pytest.skip("the system does not allow as many")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    try:
+    with few_descriptors():
         master = bench.master(connections_max=512, grpc=True, http=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    limit = resource.prlimit(master.process.pid, resource.RLIMIT_NOFILE)[0]
-    assert limit >= 512 + GRPC_CONNECTIONS_MAX + HTTP_CONNECTIONS_MAX
+    assert has_descriptors_for_all_ports(master.process.pid, 512)
+    assert "too_few_descriptors" not in master.log()
+
+
+def test_a_limit_of_descriptors_that_cannot_be_raised_is_told_once(bench: Any) -> None:
+    master = bench.master(run_under=("prlimit", "--nofile=1024:4096"), grpc=True, http=True)
+    (line,) = (line for line in master.log().splitlines() if "too_few_descriptors" in line)
+    assert "wanted=20992 limit=4096" in line
+    assert "hard limit of open files" in line
+    assert "set connections_max lower" in line
+    assert resource.prlimit(master.process.pid, resource.RLIMIT_NOFILE) == (4096, 4096)

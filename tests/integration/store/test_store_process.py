@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -21,9 +20,9 @@ from mooncake_store.cli.status import storage_lines
 from mooncake_store.client import Client
 from mooncake_store.config import GIB, MIB
 from mooncake_store.errors import ConfigError, StorageFullError
-from mooncake_store.serving.connections import GRPC_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.store.process import default_pool_size
+from tests.descriptors import few_descriptors, has_descriptors_for_all_ports
 
 from .conftest import Host, Running, wait_until
 
@@ -399,14 +398,8 @@ def test_a_file_system_that_is_full_is_named_in_the_log(host: Host, tmp_path: Pa
 
 
 def test_there_are_descriptors_for_the_connections_of_all_ports(host: Host) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 8192:
-        pytest.skip("the system does not allow as many")
     master = host.master()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    try:
+    with few_descriptors():
         server = host.server(master, connections_max=512, grpc=True, http=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    limit = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0]
-    assert limit >= 512 + GRPC_CONNECTIONS_MAX + HTTP_CONNECTIONS_MAX
+    assert has_descriptors_for_all_ports(server.process.pid, 512)
+    assert "too_few_descriptors" not in server.log()
