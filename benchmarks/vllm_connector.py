@@ -41,7 +41,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
-CONTENDERS = ("peer", "here", "own connector", "no store")
+OWN, NO_STORE = "own connector", "no store"
+STORES = ("peer", "here", OWN, NO_STORE)
 CALLS = {
     "look-up": "store.batch_is_exist",
     "load": "store.batch_get_into_multi_buffers",
@@ -49,7 +50,6 @@ CALLS = {
 }
 WAITS = ("start_load_kv", "wait_for_layer_load", "save_kv_layer", "wait_for_save")
 RUNS = ("save", "load", "half")
-OWN = "own connector"
 BLOCK_TOKENS = 32
 
 Figures = dict[str, float]
@@ -79,6 +79,27 @@ class Load:
         return self.loadable // 2 // BLOCK_TOKENS * BLOCK_TOKENS
 
 
+@dataclass(frozen=True)
+class Contender:
+    """Which store, and by what it is reached.
+
+    Attributes:
+        store: One of STORES.
+        layer_slices: In so many slices of layers our own connector stores a block.
+    """
+
+    store: str
+    layer_slices: int = 1
+
+    @property
+    def has_store(self) -> bool:
+        """Whether it is not the engine alone."""
+        return self.store != NO_STORE
+
+    def __str__(self) -> str:
+        return f"{self.store}, slices {self.layer_slices}" if self.store == OWN else self.store
+
+
 LOADS = {
     "llama": Load(12, 224, 256, 12, {}),
     "deep": Load(4, 1024, 512, 1, {"max_model_len": 1100, "max_num_batched_tokens": 2048}),
@@ -98,19 +119,13 @@ def halves_of(load: Load, prompts: list[list[int]]) -> list[list[int]]:
     return [[*each[: load.half], *(197 - token for token in each[load.half :])] for each in prompts]
 
 
-def slices_of(contender: str) -> int:
-    """Return in how many slices of layers a contender stores a block."""
-    name, _, count = contender.partition(", slices ")
-    return int(count or 1) if name == OWN else 1
-
-
 @contextlib.contextmanager
-def store(contender: str, folder: Path, pool_mib: int) -> Iterator[tuple[str, dict[str, str]]]:
+def running_store(name: str, folder: Path, pool_mib: int) -> Iterator[tuple[str, dict[str, str]]]:
     """Give a store's address, and the variables with which an engine finds its package."""
-    if contender == "no store":
+    if name == NO_STORE:
         yield "", {}
         return
-    if contender == "peer":
+    if name == "peer":
         import peer
 
         packages = folder / "packages"
@@ -136,18 +151,18 @@ def store(contender: str, folder: Path, pool_mib: int) -> Iterator[tuple[str, di
 
 @contextlib.contextmanager
 def started(
-    contender: str, python: Path, model: Path, folder: Path, arguments: argparse.Namespace
+    contender: Contender, python: Path, model: Path, folder: Path, arguments: argparse.Namespace
 ) -> Iterator[Any]:
     """Give an engine that has computed something."""
     from tests.engines.vllm.vllm_process import VllmProcess, ours, theirs
 
     load = LOADS[arguments.model]
     folder.mkdir()
-    with store(contender, folder, load.pool_mib) as (address, variables):
+    with running_store(contender.store, folder, load.pool_mib) as (address, variables):
         config = ""
-        if contender.startswith(OWN):
-            config = ours(address, layer_slices=slices_of(contender))
-        elif contender != "no store":
+        if contender.store == OWN:
+            config = ours(address, layer_slices=contender.layer_slices)
+        elif contender.has_store:
             config, added = theirs(address, folder)
             variables = {**variables, **added}
         more = {**load.settings, **({"timed": True} if config else {})}
@@ -159,15 +174,16 @@ def started(
             yield engine
 
 
-def measure(engine: Any, contender: str, run: str, prompts: list[list[int]], load: Load) -> Figures:
+def measure(
+    engine: Any, contender: Contender, run: str, prompts: list[list[int]], load: Load
+) -> Figures:
     """Return seconds a request, by what was done."""
-    has_store = contender != "no store"
-    if has_store:
+    if contender.has_store:
         engine.ask({"times": True})
     answers = engine.generate_all(prompts, 300, one_by_one=True, max_tokens=load.generated)
-    times: dict[str, list[float]] = engine.ask({"times": True}) if has_store else {}
+    times: dict[str, list[float]] = engine.ask({"times": True}) if contender.has_store else {}
     loaded = sum(each["loaded"] for each in answers)
-    expected = {"load": load.loadable, "half": load.half}.get(run, 0) if has_store else 0
+    expected = {"load": load.loadable, "half": load.half}.get(run, 0) if contender.has_store else 0
     if loaded != expected * len(prompts):
         raise SystemExit(f"{contender}, {run}: {loaded} tokens were loaded")
     figures = {
@@ -175,7 +191,7 @@ def measure(engine: Any, contender: str, run: str, prompts: list[list[int]], loa
         for name, call in CALLS.items()
         if call in times
     }
-    if has_store:
+    if contender.has_store:
         figures[f"{run}: connector"] = sum(
             statistics.median(each) * len(each) / len(prompts)
             for name, each in times.items()
@@ -188,12 +204,12 @@ def measure(engine: Any, contender: str, run: str, prompts: list[list[int]], loa
 
 
 def measure_all(
-    contenders: list[str], python: Path, arguments: argparse.Namespace
-) -> dict[str, list[Figures]]:
+    contenders: list[Contender], python: Path, arguments: argparse.Namespace
+) -> dict[Contender, list[Figures]]:
     """Return for each contender the figures of each round."""
     from tests.engines.vllm.vllm_process import made
 
-    rounds: dict[str, list[Figures]] = {name: [] for name in contenders}
+    rounds: dict[Contender, list[Figures]] = {each: [] for each in contenders}
     with (
         tempfile.TemporaryDirectory(prefix="mooncake-store-bench-") as temporary,
         contextlib.ExitStack() as stack,
@@ -201,9 +217,9 @@ def measure_all(
         folder = Path(temporary)
         load = LOADS[arguments.model]
         model = made(python, folder / "model", arguments.model)
-        engines: dict[str, Any] = {}
+        engines: dict[Contender, Any] = {}
         for contender in contenders:
-            own_folder = folder / contender.replace(" ", "-").replace(",", "")
+            own_folder = folder / str(len(engines))
             engines[contender] = stack.enter_context(
                 started(contender, python, model, own_folder, arguments)
             )
@@ -213,7 +229,7 @@ def measure_all(
             halves = halves_of(load, prompts)
             first = number % len(contenders)
             order = contenders[first:] + contenders[:first]
-            figures: dict[str, Figures] = {name: {} for name in contenders}
+            figures: dict[Contender, Figures] = {each: {} for each in contenders}
             for run in RUNS:
                 asked = halves if run == "half" else prompts
                 for contender in order:
@@ -234,35 +250,37 @@ def main() -> None:
     parser.add_argument("--layer-slices", default="1", help="of our connector; 1,4 compares them")
     parser.add_argument("--model", choices=LOADS, default="llama")
     parser.add_argument("--json", help="a file for the figures")
-    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    parser.add_argument("--contenders", default=",".join(STORES))
     arguments = parser.parse_args()
     os.environ["MOONCAKE_STORE_ENGINES"] = arguments.engines
     sys.path.insert(0, str(ROOT))
 
     python = Path(arguments.engines) / "python/bin/python"
-    contenders: list[str] = []
+    contenders: list[Contender] = []
     for name in arguments.contenders.split(","):
         if name == OWN:
-            contenders += [f"{OWN}, slices {n}" for n in arguments.layer_slices.split(",")]
+            contenders += [Contender(OWN, int(n)) for n in arguments.layer_slices.split(",")]
         else:
-            contenders.append(name)
+            contenders.append(Contender(name))
     rounds = measure_all(contenders, python, arguments)
     result: dict[str, Any] = {}
     for contender, of_rounds in rounds.items():
-        result[contender] = {}
+        told = result[str(contender)] = {}
         for name in of_rounds[0]:
             values = sorted(each[name] * 1e3 for each in of_rounds)
             median = statistics.median(values)
-            result[contender][name] = [round(median, 3), round(values[0], 3), round(values[-1], 3)]
-            print(f"{contender:26} {name:20} {median:9.3f} ms  {values[0]:.3f} to {values[-1]:.3f}")
+            told[name] = [round(median, 3), round(values[0], 3), round(values[-1], 3)]
+            print(
+                f"{contender!s:26} {name:20} {median:9.3f} ms  {values[0]:.3f} to {values[-1]:.3f}"
+            )
     base = rounds[contenders[0]]
     for contender, of_rounds in rounds.items():
         for run in RUNS:
             name = f"{run}: request"
             ratios = [each[name] / first[name] for each, first in zip(of_rounds, base, strict=True)]
             ratio = statistics.median(ratios)
-            result[contender][f"{run}: request of {contenders[0]}"] = round(ratio, 3)
-            print(f"{contender:26} {name:20} {ratio:9.3f} of {contenders[0]}")
+            result[str(contender)][f"{run}: request of {contenders[0]}"] = round(ratio, 3)
+            print(f"{contender!s:26} {name:20} {ratio:9.3f} of {contenders[0]}")
     load = os.getloadavg()[0]
     print(f"load of the machine at the end: {load:.1f}")
     if arguments.json:
