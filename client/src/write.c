@@ -207,6 +207,17 @@ int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes)
     return alone_ns < put->deadline_ns ? alone_ns : put->deadline_ns;
 }
 
+/* The client sends put_end. */
+static ms_status write_plainly(cl_putting *put, cl_node *node, cl_write_list *list, uint64_t bit,
+                               cl_failure *failure) {
+    ms_status status =
+        te_write_as(node->writing, list->items, list->sources, list->count, list->seals.data,
+                    list->seals.length, 0, list->statuses, put->options->share, put->write_ns);
+    if (status == MS_OK)
+        cl_write_list_settle(list, put, node, bit, failure);
+    return status;
+}
+
 /* All in one frame; the server relays put_end, the master answers on put->master. */
 static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *list, bool *is_done,
                                cl_failure *failure) {
@@ -240,6 +251,10 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
         te_checkin(put->master, false);
         put->master = NULL;
     }
+    /* The connection has ended, not the server, for all that is known: over another one *(seal_again)*.  Should it have
+     * relayed put_end already, ours has the same number *(dedupe)*. */
+    if (status == MS_UNAVAILABLE)
+        status = write_plainly(put, node, list, 1, failure);
     return status;
 }
 
@@ -306,11 +321,7 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
             list.payload_bytes <= CL_RELAY_BYTES_MAX) {
             status = write_relayed(put, node, &list, is_done, failure);
         } else {
-            status = te_write_as(node->writing, list.items, list.sources, list.count,
-                                 list.seals.data, list.seals.length, 0, list.statuses,
-                                 put->options->share, put->write_ns);
-            if (status == MS_OK)
-                cl_write_list_settle(&list, put, node, 1ull << replica_index, failure);
+            status = write_plainly(put, node, &list, 1ull << replica_index, failure);
         }
     }
     if (status == MS_OK) {

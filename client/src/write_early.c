@@ -63,6 +63,11 @@ ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure 
         status = cl_write_list_receive(&early->list, early->connection, put->write_ns);
     te_checkin(early->connection, status == MS_OK);
     early->connection = NULL;
+    if (status == MS_UNAVAILABLE) {
+        /* The connection has ended, not the server, for all that is known: over another one *(seal_again)*. */
+        cl_write_list_close(&early->list);
+        return cl_put_write(put, &put->is_relayed, failure);
+    }
     if (status == MS_OK) {
         cl_write_list_settle(&early->list, put, early->node, 1, failure);
         cl_node_worked(put->client, early->node);

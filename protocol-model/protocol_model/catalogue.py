@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol_model.details import inventory_file, note, number, pin, transfer, view_end
+from protocol_model.details import attempt, inventory_file, note, number, pin, transfer, view_end
 from protocol_model.extent import healing as extent_healing
 from protocol_model.extent import rules as extent_rules
 from protocol_model.extent import scenarios as extent_scenarios
@@ -26,6 +26,7 @@ PROPERTIES = ("S1", "S2", "S3", "S4", "S5")
 DETAILS = {
     "inventory file": inventory_file,
     "transfer": transfer,
+    "attempts": attempt,
     "notes": note,
     "numbers": number,
     "ends of views": view_end,

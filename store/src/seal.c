@@ -189,11 +189,11 @@ static ms_status seal_locked(st_segment *segment, const st_peer *peer, const ms_
     st_server *server = segment->server;
     ms_status status = check_grant(server, segment, peer, item->page, item->version);
     if (status == MS_COMPLETE)
-        return MS_OK; /* a repeat: only the answer */
+        return MS_OK; /* a repeat: only the answer *(seal_again)* */
     if (status != MS_OK)
         return status;
     if (atomic_load(&segment->uses[item->page]) >= ST_USE_WRITER)
-        return MS_BUSY; /* a copy into the extent is running *(record_check)* */
+        return MS_BUSY; /* a copy into the extent is running *(record_check, again_busy)* */
     if (is_checked(&seal->head)) {
         status = check_object(server, &seal->head, item->version, checksum, length);
         if (status != MS_OK)

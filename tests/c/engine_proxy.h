@@ -44,11 +44,14 @@ typedef struct proxy {
     _Atomic bool is_silent_there,
         is_silent_back; /* nothing is passed on, towards the engine or back */
     _Atomic bool is_refusing;
+    _Atomic bool keeps_serving;   /* the engine does not hear of breaks, until this is over */
     _Atomic uint32_t breaks;      /* grows: all connections are reset */
     _Atomic uint64_t bytes_per_s; /* 0: no limit */
     _Atomic uint64_t passed, accepted;
     proxy_pair *pairs[PROXY_PAIRS];
-    uint32_t broken;
+    int kept[PROXY_PAIRS];
+    uint32_t kept_count;
+    _Atomic uint32_t broken;
     double credit;
     int64_t credited_ns;
 } proxy;
@@ -59,7 +62,10 @@ static inline void proxy_drop(proxy *own, uint32_t index) {
     setsockopt(pair->asking, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     setsockopt(pair->serving, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     close(pair->asking);
-    close(pair->serving);
+    if (own->keeps_serving && own->kept_count < PROXY_PAIRS)
+        own->kept[own->kept_count++] = pair->serving;
+    else
+        close(pair->serving);
     free(pair);
     own->pairs[index] = NULL;
 }
@@ -152,8 +158,10 @@ static inline void *proxy_run(void *argument) {
         poll(waited, count, is_idle ? 5 : 1);
         if (waited[0].revents != 0)
             proxy_accept(own);
-        bool is_breaking = own->broken != own->breaks;
-        own->broken = own->breaks;
+        while (!own->keeps_serving && own->kept_count > 0)
+            close(own->kept[--own->kept_count]);
+        uint32_t breaks = own->breaks;
+        bool is_breaking = own->broken != breaks;
         for (uint32_t i = 0; i < PROXY_PAIRS; i++) {
             proxy_pair *pair = own->pairs[i];
             if (pair == NULL)
@@ -166,18 +174,23 @@ static inline void *proxy_run(void *argument) {
             if (!is_there)
                 proxy_drop(own, i);
         }
+        own->broken = breaks;
     }
+    own->keeps_serving = false;
+    while (own->kept_count > 0)
+        close(own->kept[--own->kept_count]);
     for (uint32_t i = 0; i < PROXY_PAIRS; i++)
         if (own->pairs[i] != NULL)
             proxy_drop(own, i);
     return NULL;
 }
 
-static inline proxy *proxy_open(uint16_t target) {
+/* At an address of this machine and a port; 0: any. */
+static inline proxy *proxy_open_at(const char *address, uint16_t port, uint16_t target) {
     proxy *own = calloc(1, sizeof *own);
-    struct sockaddr_in at = {.sin_family = AF_INET};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
     socklen_t length = sizeof at;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert(inet_pton(AF_INET, address, &at.sin_addr) == 1);
     own->target = target;
     own->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     assert(bind(own->listener, (struct sockaddr *)&at, sizeof at) == 0);
@@ -185,10 +198,12 @@ static inline proxy *proxy_open(uint16_t target) {
     assert(getsockname(own->listener, (struct sockaddr *)&at, &length) == 0);
     own->port = ntohs(at.sin_port);
     own->credited_ns = te_now_ns();
-    snprintf(own->address, sizeof own->address, "127.0.0.1:%u", own->port);
+    snprintf(own->address, sizeof own->address, "%s:%u", address, own->port);
     assert(pthread_create(&own->thread, NULL, proxy_run, own) == 0);
     return own;
 }
+
+static inline proxy *proxy_open(uint16_t target) { return proxy_open_at("127.0.0.1", 0, target); }
 
 static inline void proxy_close(proxy *own) {
     own->is_over = true;

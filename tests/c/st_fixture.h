@@ -336,12 +336,14 @@ typedef struct node {
     st_status status;
     bool keeps_files; /* for the next start */
     const char *name, *token;
+    const char *told_addresses; /* to clients; NULL: where it listens */
 } node;
 
 static inline void node_folder(node *self) {
     self->keeps_files = false;
     self->name = "node";
     self->token = "";
+    self->told_addresses = NULL;
     snprintf(self->folder, sizeof self->folder, "/dev/shm/st-test-XXXXXX");
     CHECK(mkdtemp(self->folder) != NULL);
     snprintf(self->unix_path, sizeof self->unix_path, "%s/socket", self->folder);
@@ -357,6 +359,7 @@ static inline ms_status node_try(node *self, uint64_t size_bytes, const char *ma
     config.name = self->name;
     config.token = self->token;
     config.host = "host";
+    config.addresses = self->told_addresses;
     config.size_bytes = size_bytes;
     config.ready_bytes = size_bytes;
     config.master = master_address;

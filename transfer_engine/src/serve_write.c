@@ -233,7 +233,7 @@ static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
 
 /* Whether the writer has given up.  It closes its connection before it uses the shared memory for
  * something else, so what was copied while the connection was open is what it wrote: a process that
- * was frozen in between must not seal what it finds there later. */
+ * was frozen in between must not seal what it finds there later *(source_open)*. */
 static bool source_is_over(const te_link *link, const te_write_job *job) {
     const ms_write_item *item = &job->items[job->done];
     if (item->source == 0 || item->seal_length == 0 || !is_ok(job, job->done)) {

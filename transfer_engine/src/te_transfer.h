@@ -24,6 +24,7 @@ typedef struct te_part {
     size_t seal_offset, seal_bytes;
     size_t
         unsealed; /* item whose seal goes by itself: an earlier part has bytes of its object, too */
+    bool is_repeated; /* an earlier attempt may have been carried out, too */
     int64_t
         deadline_ns; /* of this attempt: the transfer's, or earlier where another rail may be tried */
 } te_part;
@@ -90,7 +91,7 @@ ms_status te_transfer_write_rest(const te_moving *wanted);
 /* ---- transfer_seal.c ---- */
 /* Bytes and seals, with room to note which seals went with no part. */
 ms_status te_transfer_write_all(te_moving *wanted);
-/* Seals that were answered BUSY, again. */
+/* Seals that were answered BUSY, again, for a moment. */
 ms_status te_transfer_seal_busy(const te_moving *written);
 
 #endif

@@ -34,12 +34,10 @@ static ms_status exchange(te_moving *moved, const te_part *taken, te_connection 
 }
 
 /* Reading twice harms nobody.  Writing the same bytes again does not either, unless the first attempt
- * could still be carried out later; and a seal is said once. */
-static bool may_repeat(const te_moving *moved, const te_part *taken, ms_status status) {
-    if (moved->reads != NULL) {
-        return status == MS_UNAVAILABLE || status == MS_IO_ERROR;
-    }
-    return status == MS_UNAVAILABLE && taken->seal_bytes == 0;
+ * could still be carried out later.  With a seal that is harmless, too *(seal_again)*: of what the first attempt has
+ * sealed the server says so and places nothing, and while it is still copying nothing is sealed *(again_busy)*. */
+static bool may_repeat(const te_moving *moved, ms_status status) {
+    return status == MS_UNAVAILABLE || (moved->reads != NULL && status == MS_IO_ERROR);
 }
 
 /* Whether it may be asked for again over another connection though nobody knows what became of the first attempt: a READ,
@@ -64,6 +62,7 @@ static ms_status exchange_somewhere(te_moving *moved, te_part *taken, te_connect
         te_connection_doubt(*connection);
         te_checkin(*connection, false);
         *connection = NULL;
+        taken->is_repeated = true;
         status = te_checkout(moved->channel, moved->deadline_ns, connection);
         if (status != MS_OK) {
             return status;
@@ -107,7 +106,7 @@ static void carry_in_worker(void *argument) {
         while (!has_failed && te_part_take(moved, &taken)) {
             status = exchange(moved, &taken, connection);
             has_failed = status != MS_OK;
-            is_returned = has_failed && may_repeat(moved, &taken, status);
+            is_returned = has_failed && may_repeat(moved, status);
         }
         if (connection != NULL) {
             te_checkin(connection, !has_failed);
@@ -115,6 +114,7 @@ static void carry_in_worker(void *argument) {
         te_scope_enter(outer);
         pthread_mutex_lock(&moved->lock);
         if (is_returned && moved->returned_count < TE_PARTS_RETURNED_MAX) {
+            taken.is_repeated = true;
             moved->returned[moved->returned_count++] = taken;
         } else if (has_failed && connection != NULL && moved->status == MS_OK) {
             moved->status = status;
@@ -146,7 +146,8 @@ static ms_status carry(te_moving *moved, te_connection *connection) {
     do {
         while (status == MS_OK && te_part_take(moved, &taken)) {
             status = exchange_somewhere(moved, &taken, &connection);
-            while (connection != NULL && may_repeat(moved, &taken, status) && repeats++ < 2) {
+            while (connection != NULL && may_repeat(moved, status) && repeats++ < 2) {
+                taken.is_repeated = true;
                 te_checkin(connection, false);
                 connection = NULL;
                 status = te_checkout(moved->channel, moved->deadline_ns, &connection);
@@ -340,7 +341,7 @@ ms_status te_write_as(te_channel *channel, const ms_write_item *items, const voi
             status = chosen.is_exchanged || chosen.is_over_rails ? te_transfer_write_rest(&wanted)
                                                                  : te_transfer_write_all(&wanted);
         }
-        if (status == MS_OK && chosen.is_over_rails) {
+        if (status == MS_OK) {
             status = te_transfer_seal_busy(&wanted);
         }
         te_channel_leave(channel);

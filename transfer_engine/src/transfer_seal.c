@@ -68,20 +68,27 @@ static ms_status write_seals(const te_moving *written) {
     return status;
 }
 
-/* A connection over which a part of an object went first, and which was cut since, may not have given back its use of
- * the extent yet: then the server says BUSY to the SEAL, for a moment. */
+static bool is_any_busy(const te_moving *written) {
+    bool is_busy = false;
+    for (size_t i = 0; i < written->count; i++) {
+        is_busy |= written->statuses[i] == MS_BUSY && written->writes[i].seal_length > 0;
+    }
+    return is_busy;
+}
+
+/* A connection over which a part of an object went first, and which has ended since, may not have given back its use of
+ * the extent yet: then the server says BUSY to the SEAL, for a moment *(again_busy)*. */
 ms_status te_transfer_seal_busy(const te_moving *written) {
+    if (!is_any_busy(written)) {
+        return MS_OK;
+    }
     const int64_t until_ns = te_now_ns() + BUSY_NS;
     te_moving again = *written;
     ms_status status = MS_OK;
     again.is_unsealed = NULL;
-    while (status == MS_OK) {
-        bool is_busy = false;
+    while (status == MS_OK && is_any_busy(written)) {
         int64_t now_ns = te_now_ns();
-        for (size_t i = 0; i < written->count; i++) {
-            is_busy |= written->statuses[i] == MS_BUSY && written->writes[i].seal_length > 0;
-        }
-        if (!is_busy || now_ns >= until_ns || now_ns >= written->deadline_ns) {
+        if (now_ns >= until_ns || now_ns >= written->deadline_ns) {
             break;
         }
         if (again.is_unsealed == NULL) {

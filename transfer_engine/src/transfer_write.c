@@ -103,6 +103,9 @@ ms_status te_part_write(te_moving *moved, const te_part *taken, te_connection *c
     for (size_t i = 0; i < count; i++) {
         uint32_t one =
             reply.header.status == MS_OK || !is_list ? reply.header.status : answer[2 + i];
+        if (one == MS_COMPLETE && taken->is_repeated) {
+            one = MS_OK; /* the first attempt was carried out: that very version is sealed there */
+        }
         write_status(moved, taken, taken->first + i, one);
         if (one == MS_NOT_REGISTERED && moved->writes[taken->first + i].source != 0) {
             te_channel_shares_forget(moved->channel);

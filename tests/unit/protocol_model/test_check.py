@@ -13,7 +13,15 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "protocol-model"))
 
 from protocol_model import catalogue  # noqa: E402
-from protocol_model.details import inventory_file, note, number, pin, transfer, view_end  # noqa: E402
+from protocol_model.details import (  # noqa: E402
+    attempt,
+    inventory_file,
+    note,
+    number,
+    pin,
+    transfer,
+    view_end,
+)
 from protocol_model.extent.rules import RULES as EXTENT_RULES  # noqa: E402
 from protocol_model.replicas.rules import RULES as REPLICAS_RULES  # noqa: E402
 from protocol_model.search import Limits, breadth_first, walk  # noqa: E402
@@ -41,7 +49,7 @@ def test_without_the_rule_it_breaks(case: catalogue.Case) -> None:
 
 def test_every_rule_is_left_out_once() -> None:
     rules = [*EXTENT_RULES, *REPLICAS_RULES]
-    for detail in (inventory_file, transfer, note, number, view_end, pin):
+    for detail in (inventory_file, transfer, attempt, note, number, view_end, pin):
         rules += detail.RULES
     assert len(rules) == len(set(rules))
     assert sorted(case.name for case in LESS_ONE_RULE) == sorted(rules)
