@@ -287,6 +287,59 @@ static void test_a_deadline_ends_it_for_good(void) {
     net_close(&on);
 }
 
+/* What its kernel does for a peer that is killed: connections and queue pairs end in the middle of everything. */
+static void test_a_peer_that_dies_ends_every_request(void) {
+    enum { REQUESTS = 128, SIZE = 256 * 1024 };
+    net on = net_open();
+    te_transfer_request requests[REQUESTS];
+    uint64_t batch;
+    fill(on.there, LENGTH, 9);
+    fill(on.here, LENGTH, 9);
+    for (int32_t opcode = TE_READ; opcode <= TE_WRITE; opcode++)
+        (void)move_until(&on, opcode, 4);
+    for (size_t i = 0; i < REQUESTS; i++) {
+        size_t offset = i * SIZE % LENGTH;
+        requests[i] = (te_transfer_request){.opcode = i % 2 == 0 ? TE_READ : TE_WRITE,
+                                            .segment = on.segment,
+                                            .local_address = (uint64_t)(uintptr_t)on.here + offset,
+                                            .remote_offset = (uint64_t)(uintptr_t)on.there + offset,
+                                            .length = SIZE};
+    }
+    network_speed_set(100 * MIB);
+    int64_t deadline_ns = 0;
+    /* A busy machine may finish it all before anybody has looked. */
+    for (bool is_moving = false; !is_moving;) {
+        uint64_t before = moved_bytes(&on, TE_READ);
+        if (deadline_ns != 0)
+            OK(te_free_batch_id(on.asking, batch));
+        deadline_ns = te_now_ns() + 30 * TE_NS_PER_S;
+        OK(te_allocate_batch_id(on.asking, REQUESTS, &batch));
+        OK(te_submit_transfer(on.asking, batch, requests, REQUESTS, deadline_ns));
+        do {
+            is_moving = moved_bytes(&on, TE_READ) >= before + MIB;
+        } while (!is_moving &&
+                 te_wait_batch(on.asking, batch, te_now_ns() + TE_NS_PER_MS) == MS_TIMEOUT);
+    }
+    te_engine_close(on.serving);
+    network_speed_set(0);
+    OK(te_wait_batch(on.asking, batch, deadline_ns)); /* none of them waits for its deadline */
+    size_t completed = 0;
+    for (size_t i = 0; i < REQUESTS; i++) {
+        te_transfer_status status;
+        OK(te_get_transfer_status(on.asking, batch, i, &status));
+        completed += status.state == TE_COMPLETED;
+        if (status.state == TE_COMPLETED)
+            continue;
+        assert(status.state == TE_FAILED);
+        assert(status.status == MS_UNAVAILABLE || status.status == MS_IO_ERROR);
+    }
+    fprintf(stderr, "%zu of %d completed\n", completed, REQUESTS);
+    OK(te_free_batch_id(on.asking, batch));
+    OK(te_unregister_local_memory(on.asking, (uint64_t)(uintptr_t)on.here)); /* nobody holds it */
+    on.serving = open_engine(1);                                             /* for net_close */
+    net_close(&on);
+}
+
 static void test_a_peer_without_rdma_is_reached_over_tcp(void) {
     setenv("MOONCAKE_STORE_RDMA", "0", 1);
     te_engine *serving = open_engine(2);
@@ -328,6 +381,7 @@ static void run_suite(int argc, char **argv) {
     RUN_LANES(test_a_lane_is_left_soon);
     RUN_LANES(test_without_nics_it_goes_over_tcp);
     RUN_LANES(test_a_deadline_ends_it_for_good);
+    RUN_LANES(test_a_peer_that_dies_ends_every_request);
 }
 
 #endif
