@@ -56,6 +56,7 @@ class Forecast:
         joins_per_s: FORECAST: requests accepted lately.
         join_delay_s: FORECAST: what one takes from arrival to decoding.
         join_tokens: FORECAST: its context.
+        threshold: Up to which load an instance has room.
     """
 
     now_s: float
@@ -67,6 +68,7 @@ class Forecast:
     joins_per_s: float = 0
     join_delay_s: float = 0
     join_tokens: float = 0
+    threshold: float = 1.0
 
 
 class DecodePool:
@@ -104,9 +106,11 @@ class DecodePool:
         *,
         expected_output: float,
     ) -> tuple[float, int | None]:
-        """Return the pool's load at `forecast.at_s`, and the instance that it is of.
+        """Return the pool's load at `forecast.at_s`, and the instance to go to.
 
-        PREDICTED spreads requests evenly and takes the mean: it names no instance.
+        The load is that of the least loaded instance.  With FORECAST the request goes, among those
+        that have room, where it is least in the way of those who are promised a place and come
+        while it is there.  PREDICTED spreads requests evenly and takes the mean, and names none.
 
         Raises:
             RequestError: A flight at an instance that is not there, or more than 1024 instances.
@@ -122,7 +126,7 @@ class DecodePool:
         known.survival, known.survival_bins = survival, len(survival)
         for name in (
             "now_s", "at_s", "decode_s", "bin_tokens", "margin", "joins_per_s", "join_delay_s",
-            "join_tokens",
+            "join_tokens", "threshold",
         ):  # fmt: skip
             setattr(known, name, getattr(forecast, name))
         instance: Any = ffi.new("int32_t *")

@@ -167,10 +167,12 @@ typedef struct cd_forecast {
     double joins_per_s;  /* CD_ADMIT_FORECAST: requests accepted lately */
     double join_delay_s; /* ... what one takes from arrival to decoding */
     double join_tokens;  /* ... and its context */
+    double threshold;    /* an instance has room up to this load */
 } cd_forecast;
 
 /* The decode pool's load with the request added: now (mean over the instances), and at forecast->at_s (PREDICTED: mean,
- * requests spread evenly; ORACLE and FORECAST: of the least loaded instance, which is told). */
+ * requests spread evenly; ORACLE and FORECAST: of the least loaded instance; told is the one of those with room that is
+ * least loaded, with FORECAST when those have come to whom it is promised and whom the request will meet). */
 double cd_pool_load(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
                     const cd_decode_view *views, uint32_t count);
 double cd_pool_load_at(uint32_t rule, const cd_cost *cost, const cd_decode_limits *limits,

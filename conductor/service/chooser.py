@@ -15,6 +15,7 @@ from mooncake_store.conductor.service.decision import Reason, Refusal, Request
 from mooncake_store.conductor.service.decode_table import DecodeTable
 from mooncake_store.conductor.service.flights import FlightTable
 from mooncake_store.conductor.service.instances import Instances
+from mooncake_store.conductor.service.joins import Joins
 from mooncake_store.conductor.service.prefill_table import PrefillTable
 from mooncake_store.conductor.service.selector import Selector
 from mooncake_store.conductor.sim_config import ADMISSIONS, SELECTIONS, SimConfig
@@ -56,7 +57,7 @@ class Chooser:
 
     Attributes:
         cost: The cost model as the native policies read it.
-        joins_per_s: Requests accepted lately.
+        joins: Who was accepted lately.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Chooser:
         selector: Selector | None,
     ) -> None:
         self.cost: Any = costs.native()
-        self.joins_per_s = 0.0
+        self.joins = Joins()
         self._config = config
         self._prefill, self._decode, self._flights = prefill, decode, flights
         self._answers = answers
@@ -85,6 +86,8 @@ class Chooser:
         self._choice: Any = ffi.new("cd_prefill_choice *")
         self._decode_choice: Any = ffi.new("cd_decode_choice *")
         self._forecast: Any = ffi.new("cd_forecast *")
+        self._forecast.threshold = config.scheduler.admission_threshold
+        self._forecast.margin = config.scheduler.forecast_margin
         self._named: Any = ffi.new("int32_t *")
         self._admission = ADMISSIONS.index(config.scheduler.admission)
         self._turns = itertools.count()
@@ -213,10 +216,9 @@ class Chooser:
         forecast.decode_s = answers.decode_s
         forecast.survival, forecast.survival_bins = answers.survival, answers.survival_bins
         forecast.bin_tokens = answers.BIN_TOKENS
-        forecast.margin = self._config.scheduler.forecast_margin
-        forecast.joins_per_s = self.joins_per_s
-        forecast.join_delay_s = self._choice.ttft_s
-        forecast.join_tokens = tokens
+        joins = self.joins
+        forecast.joins_per_s, forecast.join_delay_s = joins.per_s, joins.delay_s
+        forecast.join_tokens = joins.tokens
         load = lib.cd_pool_load_at(
             rule, self.cost, self._limits, tokens, output, rows, count, self._flights.rows,
             self._flights.count, forecast, self._named,

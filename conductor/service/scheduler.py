@@ -37,7 +37,6 @@ from mooncake_store.errors import ConfigError, RequestError, UnknownInstanceErro
 
 __all__ = ["Scheduler", "SchedulerLimits"]
 
-_SHARE_FORGET = 0.9
 _REFIT_S = 1.0
 
 
@@ -146,8 +145,6 @@ class Scheduler:
         self._refitted_s = -math.inf
         self._by_slot: dict[int, Instance] = {}
         self._reports_blocks: set[str] = set()
-        self._joins = 0
-        self._swept_s = -math.inf
         self.names: dict[int, str] = {}
         self.lengths: list[int] = []
         self.on_end: Callable[[Flight], None] = lambda flight: None
@@ -378,7 +375,7 @@ class Scheduler:
             self.index.store(slot, flight.keys, Tier.DEVICE)
             if self._chooser.looks_at_readiness:
                 self._promises.begin(slot, flight.keys, flight.begin_s)
-        self._joins += 1
+        self._chooser.joins.note(flight.num_tokens, flight.begin_s - flight.arrived_s)
 
     def names_changed(self) -> None:
         """Make `names` anew; decisions that were logged keep the old one."""
@@ -530,12 +527,7 @@ class Scheduler:
         self._refresh_flights(now_s)
         self.answers.refresh()
         self._believe_transfers(now_s)
-        elapsed_s = now_s - self._swept_s
-        if math.isfinite(elapsed_s) and elapsed_s > 0:
-            rate = self._joins / elapsed_s
-            chooser = self._chooser
-            chooser.joins_per_s = _SHARE_FORGET * chooser.joins_per_s + (1 - _SHARE_FORGET) * rate
-        self._joins, self._swept_s = 0, now_s
+        self._chooser.joins.look(now_s)
         return silent, gone
 
     def _believe_transfers(self, now_s: float) -> None:

@@ -56,60 +56,92 @@ static double future_joins(const cd_forecast *forecast, double tbt_s) {
     return forecast->joins_per_s * span_s * sum / 8;
 }
 
+/* One instance, when a request's prefill ends. */
+typedef struct instance_then {
+    double batch, context, variance; /* variance: of the batch */
+    double met, met_tokens;          /* promised to it, for whom the request will still be there */
+    double tbt_s;
+} instance_then;
+
+static void add_flight(uint32_t rule, const cd_forecast *forecast, const cd_flight *flight,
+                       instance_then *then) {
+    double chance = stays(rule, forecast, flight, then->tbt_s);
+    then->batch += chance;
+    then->variance += chance * (1 - chance);
+    then->context += chance * flight->tokens;
+    if (rule != CD_ADMIT_FORECAST || flight->begin_s <= forecast->at_s)
+        return;
+    double meets = chance_to_stay(forecast, 0, (flight->begin_s - forecast->at_s) / then->tbt_s);
+    then->met += meets;
+    then->met_tokens += meets * flight->tokens;
+}
+
+static double mean_load(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
+                        const cd_decode_view *views, const instance_then *then, uint32_t count) {
+    double batches = 0, contexts = 0;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (views[i].is_closed)
+            continue;
+        open++;
+        batches += then[i].batch;
+        contexts += then[i].context;
+    }
+    if (open == 0)
+        return 0;
+    double context = contexts / open + tokens;
+    return cd_decode_load(cost, limits, batches / open + 1, context, context);
+}
+
 #define POOL_MAX 1024
 
 double cd_pool_load_at(uint32_t rule, const cd_cost *cost, const cd_decode_limits *limits,
                        uint32_t tokens, double expected_output, const cd_decode_view *views,
                        uint32_t count, const cd_flight *flights, size_t flight_count,
                        const cd_forecast *forecast, int32_t *instance) {
-    double batch[POOL_MAX], context[POOL_MAX], tbt_s[POOL_MAX], variance[POOL_MAX];
+    instance_then then[POOL_MAX];
     *instance = -1;
     if (count == 0 || count > POOL_MAX)
         return 0;
-    for (uint32_t i = 0; i < count; i++) {
-        batch[i] = context[i] = variance[i] = 0;
-        tbt_s[i] = cd_decode_s(cost, views[i].batch, views[i].context_tokens);
-    }
-    for (size_t k = 0; k < flight_count; k++) {
-        uint32_t i = flights[k].instance;
-        double chance = stays(rule, forecast, &flights[k], tbt_s[i]);
-        batch[i] += chance;
-        variance[i] += chance * (1 - chance);
-        context[i] += chance * flights[k].tokens;
-    }
-    if (rule == CD_ADMIT_PREDICTED) {
-        double batches = 0, contexts = 0;
-        uint32_t open = 0;
-        for (uint32_t i = 0; i < count; i++) {
-            if (views[i].is_closed)
-                continue;
-            open++;
-            batches += batch[i];
-            contexts += context[i];
-        }
-        if (open == 0)
-            return 0;
-        context[0] = contexts / open + tokens;
-        return cd_decode_load(cost, limits, batches / open + 1, context[0], context[0]);
-    }
-    double least = 0;
+    for (uint32_t i = 0; i < count; i++)
+        then[i] = (instance_then){
+            .tbt_s = cd_decode_s(cost, views[i].batch, views[i].context_tokens),
+        };
+    for (size_t k = 0; k < flight_count; k++)
+        add_flight(rule, forecast, &flights[k], &then[flights[k].instance]);
+    if (rule == CD_ADMIT_PREDICTED)
+        return mean_load(cost, limits, tokens, views, then, count);
+    /* Whoever is promised a place has a long prompt, mostly, and loses most if there is none when it comes.  So the
+     * request goes where it is least in the way of those, among the instances that have room for it; it is not refused
+     * for their sake. */
+    double least = 0, chosen = 0;
+    bool has_room = false;
     for (uint32_t i = 0; i < count; i++) {
         if (views[i].is_closed)
             continue;
         double joins = 0, spare = 0;
         if (rule == CD_ADMIT_FORECAST) {
-            joins = future_joins(forecast, tbt_s[i]) / count;
-            spare = forecast->margin * sqrt(variance[i] + joins); /* who comes and goes is chance */
+            joins = future_joins(forecast, then[i].tbt_s) / count;
+            spare = forecast->margin *
+                    sqrt(then[i].variance + joins); /* who comes and goes is chance */
         }
-        double mean_tokens = batch[i] > 0 ? context[i] / batch[i] : tokens;
-        double batch_then = batch[i] + joins + spare + 1;
-        double tokens_then =
-            context[i] + joins * forecast->join_tokens + spare * mean_tokens + tokens;
-        double load = cd_decode_load(cost, limits, batch_then, tokens_then,
-                                     tokens_then + batch_then * expected_output / 2);
-        if (*instance < 0 || load < least) {
+        double mean_tokens = then[i].batch > 0 ? then[i].context / then[i].batch : tokens;
+        double batch = then[i].batch + joins + spare + 1;
+        double context =
+            then[i].context + joins * forecast->join_tokens + spare * mean_tokens + tokens;
+        double load =
+            cd_decode_load(cost, limits, batch, context, context + batch * expected_output / 2);
+        batch += then[i].met;
+        context += then[i].met_tokens;
+        double with_met =
+            cd_decode_load(cost, limits, batch, context, context + batch * expected_output / 2);
+        bool fits = load <= forecast->threshold;
+        double score = fits ? with_met : load;
+        least = *instance < 0 ? load : fmin(least, load);
+        if (*instance < 0 || fits > has_room || (fits == has_room && score < chosen)) {
             *instance = (int32_t)i;
-            least = load;
+            chosen = score;
+            has_room = fits;
         }
     }
     return least;

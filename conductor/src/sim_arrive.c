@@ -152,6 +152,7 @@ static double look_ahead(cd_sim *sim, const sim_request *request, uint32_t token
         .joins_per_s = sim->accepted_per_s,
         .join_delay_s = sim->mean_ttft_s,
         .join_tokens = sim->mean_tokens,
+        .threshold = config->threshold,
     };
     double expected = config->admission == CD_ADMIT_ORACLE ? request->output : sim->mean_output;
     return cd_pool_load_at(config->admission, &config->believed, &config->decode, tokens, expected,

@@ -366,6 +366,27 @@ def test_the_forecast_counts_requests_that_have_not_arrived() -> None:
     )
 
 
+def test_a_request_goes_where_it_is_not_in_the_way_of_a_long_one_that_is_promised_a_place() -> None:
+    def where(promised: Flight, view: DecodeView, **facts: object) -> tuple[float, int | None]:
+        forecast = Forecast(now_s=0, at_s=1, margin=0, **facts)  # type: ignore[arg-type]
+        flights = [promised, Flight(begin_s=0, tokens=20_000, instance=1)]
+        return POOL.load_at(
+            ForecastRule.FORECAST, 1000, [DecodeView(), view], flights, forecast, expected_output=0
+        )
+
+    stays, through = [1.0] * 512, [1.0, 0.0]
+    promised = Flight(begin_s=20, tokens=120_000, instance=0)
+    load, instance = where(promised, DecodeView(), survival=stays)
+    assert instance == 1
+    # It is not refused for its sake, and goes there where nobody else has room.
+    assert where(promised, DecodeView(is_closed=True), survival=stays) == (load, 0)
+    assert where(promised, DecodeView(), survival=stays, threshold=load * 1.01) == (load, 0)
+    # It is through before the other comes; or the other is no longer than those that are there.
+    assert where(promised, DecodeView(), survival=through) == (load, 0)
+    short = Flight(begin_s=20, tokens=1000, instance=0)
+    assert where(short, DecodeView(), survival=stays) == (load, 0)
+
+
 def test_a_flight_to_nowhere_is_refused() -> None:
     with pytest.raises(RequestError):
         POOL.load_at(

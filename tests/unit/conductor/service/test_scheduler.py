@@ -135,6 +135,23 @@ def test_overload_is_refused_by_every_admission_and_passes(admission: str) -> No
     accepted(scheduler.schedule(request("after", prompt(300, 100)), 6.0))
 
 
+def test_a_forecast_counts_those_who_will_come_until_a_long_prompt_is_through() -> None:
+    def after(rush: int) -> Decision | Refusal:
+        lasting = {"heartbeat_timeout_s": 1e4, "forget_s": 1e5}
+        scheduler = with_instances(scheduler_of(admission="forecast", **lasting))
+        for second in range(10):
+            for n in range(rush):
+                name = f"{second}/{n}"
+                accepted(scheduler.schedule(request(name, prompt(9, 2)), float(second)))
+                scheduler.finished(name, 400, float(second))
+            scheduler.sweep(float(second))
+        # Nobody is there; the answers have had 400 tokens each, and this prompt takes long.
+        return scheduler.schedule(request("long", prompt(7, 400), ttft_slo_s=1e3), 10.0)
+
+    assert accepted(after(1)).ttft_s > 30
+    assert refused(after(20)).reason == Reason.DECODE_LOAD
+
+
 def test_nobody_reports_and_requests_pass_all_the_same() -> None:
     scheduler = with_instances(scheduler_of(heartbeat_timeout_s=1e4, forget_s=1e5))
     for n in range(30):
