@@ -45,6 +45,9 @@ SPEED = 10.0
 # this machine does for them.
 PREFILL_TOKEN_US = 115.0 / 4 / SPEED
 PREFILL_PAIR_NS = 0.733 / 4 / SPEED
+# The setting's default, for blocks that are so much smaller and read so much more often than those
+# of the model that it is meant for: else no block of this trace would ever be hot.
+REPLICATE_SHARE = 0.02 * BLOCK_BYTES / (BLOCK_TOKENS * 327_680) * SPEED
 KEY_PREFIX = "mooncake_store_conductor_"
 DRAIN_S = 60.0
 # Fetches, a third of all at the most, that are decided by the wrong guess which it begins with.
@@ -369,7 +372,7 @@ def _conductor(cluster: Cluster) -> tuple[int, Child]:
         f'[cluster]\nnic = "100GB"\ntransfer_latency = "1ms"\n'
         f"[model]\nkv_bytes_per_token = {BLOCK_BYTES // BLOCK_TOKENS}\n"
         f"prefill_token_us = {PREFILL_TOKEN_US}\nprefill_pair_ns = {PREFILL_PAIR_NS}\n"
-        '[scheduler]\nreplicate_interval = "1s"\n'
+        f'[scheduler]\nreplicate_interval = "1s"\nreplicate_share = {REPLICATE_SHARE:.9f}\n'
     )
     child = Child(
         ["conductor", "--http-port", "0", "--master", cluster.address, "--cluster", str(file),
