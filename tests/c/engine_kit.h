@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "pause.h"
 #include "te.h"
 
 #define CHECK(condition)                                                                           \
@@ -102,7 +103,7 @@ typedef struct kit {
     ms_status refuse_read, refuse_write; /* for offsets (reads) or pages (writes) >= refuse_from */
     uint64_t refuse_from;
     bool swallow_done; /* write_done says that it answers */
-    uint8_t last_seal[64];
+    uint8_t last_seal[256];
     size_t last_seal_length;
     /* When set: bytes that have arrived in the extent that begins at a page, and what a seal of it finds
      * must be there, the same for all; last_seal[0] says which object, modulo 256. */
@@ -123,8 +124,7 @@ typedef struct kit_later {
 
 static inline void *kit_answer_later(void *argument) {
     kit_later *later = argument;
-    struct timespec pause = {.tv_nsec = 20000000};
-    nanosleep(&pause, NULL);
+    pause_ms(20);
     struct iovec body = {.iov_base = later->body, .iov_len = later->header.body_length};
     (void)te_answer(later->served->engine, later->peer, &later->header, MS_OK, &body, 1, NULL, 0);
     free(later);
@@ -389,8 +389,7 @@ static inline void wait_at_least(_Atomic int *value, int wanted) {
     int64_t until = in_ms(5000);
     while (atomic_load(value) < wanted) {
         CHECK(te_now_ns() < until);
-        struct timespec pause = {.tv_nsec = 1000000};
-        nanosleep(&pause, NULL);
+        pause_ms(1);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "pause.h"
 #include "te_parts.h"
 
 #define KIB ((size_t)1 << 10)

@@ -17,7 +17,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "engine_pair.h"
 #include "te_interfaces.h"
@@ -31,11 +30,6 @@ int getifaddrs(struct ifaddrs **all) {
     *(void **)&next = dlsym(RTLD_NEXT, "getifaddrs");
     looks++;
     return next(all);
-}
-
-static void pause_ms(long ms) {
-    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    nanosleep(&left, NULL);
 }
 
 __attribute__((format(printf, 1, 2))) static void run(const char *format, ...) {

@@ -4,7 +4,6 @@
 // timeout: 240
 #include <dirent.h>
 #include <malloc.h>
-#include <time.h>
 
 #include "engine_pair.h"
 #include "te_carrier.h"
@@ -107,14 +106,9 @@ static bool is_any(void *match_context, void *peer_context) {
     return true;
 }
 
-static void sleep_ms(long ms) {
-    struct timespec pause = {.tv_nsec = ms * 1000000};
-    nanosleep(&pause, NULL);
-}
-
 static void break_all(net *on) {
     te_close_matching(on->serving, is_any, NULL, "on purpose");
-    sleep_ms(60); /* they connect again after 50 ms */
+    pause_ms(60); /* they connect again after 50 ms */
 }
 
 static void test_broken_connections_leave_nothing_behind(void) {
@@ -134,7 +128,7 @@ static void test_broken_connections_leave_nothing_behind(void) {
         assert(te_now_ns() - begun_ns < 200 * TE_NS_PER_S);
     }
     move_all(&on, round);
-    sleep_ms(100);
+    pause_ms(100);
     size_t descriptors_after = count_descriptors(), bytes_after = mallinfo2().uordblks;
     printf("%u resets in %.1f s: descriptors %zu, then %zu; bytes %zu, then %zu\n", RESETS,
            (double)(te_now_ns() - begun_ns) / 1e9, descriptors, descriptors_after, bytes,
@@ -159,7 +153,7 @@ static uint32_t endpoints_of(net *on) {
     void *arguments[2] = {on, &found};
     OK(te_carrier_run(on->asking->carrier, read_endpoints, arguments));
     while (atomic_load(&found) == 0)
-        sleep_ms(1);
+        pause_ms(1);
     return atomic_load(&found) - 1;
 }
 

@@ -113,11 +113,6 @@ static void move(net *on, int32_t opcode, size_t size, uint64_t seed) {
     check(on, opcode, seed);
 }
 
-static void sleep_ms(long ms) {
-    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    nanosleep(&pause, NULL);
-}
-
 /* ---- tests ------------------------------------------------------------------------------------------------------ */
 
 static void test_every_byte_over_all_rails(void) {
@@ -194,7 +189,7 @@ static void test_no_request_notices_a_rail_that_is_lost(void) {
             proxy *rail = on.proxies[seed % RAILS];
             prepare(&on, opcode, ++seed);
             uint64_t batch = begin(&on, opcode, 256 * KIB, soon() + 20 * TE_NS_PER_S);
-            sleep_ms(50);
+            pause_ms(50);
             set_trouble(rail, kind, true);
             end_well(&on, batch, 256 * KIB);
             check(&on, opcode, seed);
@@ -232,7 +227,7 @@ static void test_a_small_read_leaves_a_silent_rail(void) {
         fill(on.here, on.length, 9);
         set_trouble(on.proxies[i], FALLS_SILENT, false);
         on.proxies[i]->breaks++;
-        sleep_ms(200);
+        pause_ms(200);
         check_filled(on.here, on.length, 9); /* no late answer lands */
     }
     net_close(&on);
@@ -247,7 +242,7 @@ static void test_late_bytes_of_a_lost_write_never_land(void) {
         proxy *rail = on.proxies[round % RAILS];
         prepare(&on, TE_WRITE, 10 * round + 2);
         uint64_t batch = begin(&on, TE_WRITE, 128 * KIB, soon() + 20 * TE_NS_PER_S);
-        sleep_ms(20);
+        pause_ms(20);
         set_trouble(rail, FALLS_SILENT, true); /* with the first WRITE's bytes in its hands */
         end_well(&on, batch, 128 * KIB);
         check(&on, TE_WRITE, 10 * round + 2);
@@ -255,7 +250,7 @@ static void test_late_bytes_of_a_lost_write_never_land(void) {
         fill(on.here, on.length, 10 * round + 4);
         end_well(&on, begin(&on, TE_WRITE, 128 * KIB, soon() + 20 * TE_NS_PER_S), 128 * KIB);
         set_trouble(rail, FALLS_SILENT, false);
-        sleep_ms(100);
+        pause_ms(100);
         check(&on, TE_WRITE, 10 * round + 4);
     }
     net_close(&on);
@@ -282,7 +277,7 @@ static void test_a_frozen_peer_costs_the_deadline(void) {
             set_trouble(on.proxies[i], FALLS_SILENT, false);
             on.proxies[i]->breaks++;
         }
-        sleep_ms(100);
+        pause_ms(100);
     }
     net_close(&on);
 }
@@ -294,7 +289,7 @@ static void test_a_cancel_ends_what_is_on_its_way(void) {
         for (uint32_t i = 0; i < RAILS; i++)
             set_trouble(on.proxies[i], FALLS_SILENT, true);
         uint64_t batch = begin(&on, opcode, MIB, soon() + 60 * TE_NS_PER_S);
-        sleep_ms(30);
+        pause_ms(30);
         int64_t begun_ns = te_now_ns();
         OK(te_cancel_batch(on.asking, batch));
         OK(te_wait_batch(on.asking, batch, soon()));
@@ -309,7 +304,7 @@ static void test_a_cancel_ends_what_is_on_its_way(void) {
             set_trouble(on.proxies[i], FALLS_SILENT, false);
             on.proxies[i]->breaks++;
         }
-        sleep_ms(100);
+        pause_ms(100);
     }
     net_close(&on);
 }
@@ -361,7 +356,7 @@ static void test_rails_can_be_changed(void) {
                      __FILE__, __LINE__);
         end_well(&on, batch, 64 * KIB);
         check(&on, TE_READ, 10 + round);
-        sleep_ms(20);
+        pause_ms(20);
         uint64_t passed = on.proxies[gone]->passed;
         move(&on, TE_READ, 64 * KIB, 20 + round);
         assert(on.proxies[gone]->passed == passed);
@@ -396,7 +391,7 @@ static void test_an_urgent_request_passes_a_flood(void) {
     uint64_t batch;
     OK(te_allocate_batch_id(on.asking, 1, &batch));
     OK(te_submit_transfer_as(on.asking, batch, &flood, 1, &background, soon() + 20 * TE_NS_PER_S));
-    sleep_ms(30);
+    pause_ms(30);
     for (int i = 0; i < 3; i++) {
         OK(te_transfer_as(on.asking, &small, 1, &urgent, &status, soon()));
         assert(status.state == TE_COMPLETED);

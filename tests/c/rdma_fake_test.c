@@ -28,7 +28,7 @@ static void test_nics_near_the_memory_are_preferred(void) {
         uint64_t address = (uint64_t)(uintptr_t)buffer;
         CHECK_STATUS(te_register_local_memory(asker, address, MIB, locations[node]), MS_OK);
         for (te_rdma_view view = look(); view.registered_bytes != view.wanted_bytes; view = look())
-            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            pause_ms(1);
         uint64_t near = 0, far = 1;
         /* A thread that had no processor makes its NIC look slow until it is tried again. */
         for (int64_t until_ns = in_ms(20000); near <= 4 * far && te_now_ns() < until_ns;) {

@@ -93,7 +93,7 @@ static void wait_for_endpoint(void) {
         if (te_now_ns() >= until)
             tell_state();
         CHECK(te_now_ns() < until);
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        pause_ms(5);
     }
 }
 
@@ -144,12 +144,6 @@ static void stop(mover *self) {
     atomic_store(&self->is_stopping, true);
     pthread_join(self->thread, NULL);
     CHECK(atomic_load(&self->rounds) > 0);
-}
-
-static void pause_ms(long milliseconds) {
-    nanosleep(
-        &(struct timespec){.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000},
-        NULL);
 }
 
 /* So many more rounds have ended. */

@@ -3,8 +3,6 @@
 #ifndef RDMA_LANES_SUITE_H
 #define RDMA_LANES_SUITE_H
 
-#include <time.h>
-
 #include "engine_pair.h"
 
 #define LENGTH (8 * MIB)
@@ -16,10 +14,6 @@ typedef struct net {
     uint32_t segment;
     uint8_t *here, *there;
 } net;
-
-static void sleep_ms(long ms) {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
 
 static net net_open(void) {
     net made = {.serving = open_engine(2), .asking = open_engine(0)};
@@ -109,7 +103,7 @@ static uint32_t move_until(net *on, int32_t opcode, int wanted) {
         if (te_now_ns() >= until_ns)
             fprintf(stderr, "%d lanes are up, not %d\n", up, wanted);
         assert(te_now_ns() < until_ns);
-        sleep_ms(20);
+        pause_ms(20);
     }
 }
 
@@ -280,7 +274,7 @@ static void test_a_deadline_ends_it_for_good(void) {
     memset(on.here, 0xee, LENGTH);
     for (int nic = 0; nic < 4; nic++)
         network_loss_set(nic, false);
-    sleep_ms(200);
+    pause_ms(200);
     for (size_t i = 0; i < LENGTH && is_late; i++)
         assert(on.here[i] == 0xee);
     (void)move_until(&on, TE_READ, 4);

@@ -170,7 +170,7 @@ static void adopt(master *master, node *node) {
         struct iovec part = {&frame, sizeof frame};
         if (server != 0)
             te_push(master->engine, server, MS_REQUEST, MS_ADOPT, 0, 1, &part, 1);
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        pause_ms(5);
         st_get_status(node->server, &node->status);
     } while (!node->status.is_adopted);
 }

@@ -18,6 +18,7 @@
 
 #include "ms_crc32c.h"
 #include "ms_frame.h"
+#include "pause.h"
 #include "st.h"
 #include "te.h"
 
@@ -436,7 +437,7 @@ static inline void node_wait_adopted(node *self) {
     int64_t deadline_ns = in_seconds(20);
     do {
         CHECK(te_now_ns() < deadline_ns);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        pause_ms(1);
         st_get_status(self->server, &self->status);
     } while (!self->status.is_adopted);
 }

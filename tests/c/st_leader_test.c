@@ -15,7 +15,7 @@ static void wait_for_bytes(const node *node, uint32_t page, const uint8_t *bytes
     while (pread(fd, &last, 1, (off_t)(page * 4096 + length - 1)) == 1 &&
            last != bytes[length - 1]) {
         CHECK(te_now_ns() < deadline_ns);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        pause_ms(1);
     }
     close(fd);
 }
@@ -69,7 +69,7 @@ static void test_a_frozen_writer_is_fenced(void) {
     CHECK_STATUS(client_put(&client, &second), MS_OK);
     ssize_t sent = send(frozen, bytes + 16 * 1024, 48 * 1024, MSG_NOSIGNAL);
     (void)sent; /* into nothing */
-    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    pause_ms(50);
     CHECK_STATUS(client_read(&client, 30, version_of(2), got, sizeof got), MS_OK);
     CHECK(memcmp(got, other, sizeof got) == 0);
     close(frozen);
@@ -252,7 +252,7 @@ static void test_the_pool_grows_in_the_background(void) {
     int64_t deadline_ns = in_seconds(20);
     while (node.status.pool_state == ST_POOL_GROWING) {
         CHECK(te_now_ns() < deadline_ns);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        pause_ms(1);
         st_get_status(node.server, &node.status);
     }
     CHECK(node.status.pool_state == ST_POOL_READY && node.status.bytes_ready == 24 * MIB);

@@ -70,14 +70,10 @@ static uint8_t *object(uint64_t version) {
     return bytes;
 }
 
-static void sleep_ms(long ms) {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 static void await_rails(const client *of, te_opcode opcode) {
     te_rail_view view;
     int64_t until_ns = in_seconds(20);
-    for (uint32_t up = 0; up < RAILS; sleep_ms(2)) {
+    for (uint32_t up = 0; up < RAILS; pause_ms(2)) {
         CHECK(te_now_ns() < until_ns);
         up = 0;
         for (uint32_t i = 0; te_channel_rail(of->channel, i, &view) == MS_OK; i++)
@@ -179,7 +175,7 @@ static void test_a_fence_cuts_every_rail(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, put_late, &late) == 0);
     while (passed(&on) < before + 100 * KIB)
-        sleep_ms(1);
+        pause_ms(1);
     ms_free_item item = free_item(0, OBJECT_PAGES, version_of(2), SESSION);
     master_free(&on.master, EPOCH, on.node.status.incarnation, &item, 1);
     master_expect_item(&on.master, MS_FREED, 0, version_of(2));
@@ -249,9 +245,9 @@ static void *hunt_trouble(void *argument) {
         bad->breaks += turn % 3 == 0;
         bad->is_silent_back = turn % 3 == 1;
         bad->is_silent_there = turn % 3 == 2;
-        sleep_ms(60 + turn * 37 % 80);
+        pause_ms(60 + turn * 37 % 80);
         bad->is_silent_there = bad->is_silent_back = false;
-        sleep_ms(20);
+        pause_ms(20);
     }
     return NULL;
 }

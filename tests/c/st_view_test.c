@@ -4,67 +4,88 @@
 /* The store server over its frames: views, and copies between servers. */
 #include "st_kit.h"
 
-static void test_views(void) {
+/* A node, its master, and a client on the same host that may write. */
+typedef struct held {
     master master;
     node node;
-    client client, remote;
-    start(&master, &node);
-    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
-    client_open(&remote, &node, false, 0, 0, MS_RIGHT_READ);
-    uint8_t bytes[64];
-    fill(bytes, sizeof bytes, 1);
-    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = bytes, .length = 64};
-    CHECK_STATUS(client_put(&client, &put), MS_OK);
-    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(2)), MS_GONE);
-    CHECK_STATUS(client_view(&remote, MS_VIEW_OPEN, 3, version_of(1)), MS_REFUSED);
-    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(1)), MS_OK);
-    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(1)), MS_OK);
-    CHECK(node_counter(&node, "views") == 2);
-    te_mapping mapping;
-    CHECK_STATUS(te_attach(client.channel, 0, in_seconds(10), &mapping), MS_OK);
-    const uint8_t *seen = mapping.payload + 3 * 4096;
-    CHECK(mapping.words[3] == ms_word(version_of(1), 1) && memcmp(seen, bytes, 64) == 0);
+    client client;
+    uint8_t bytes[64]; /* of the object of page 3 and version 1 */
+} held;
 
+static void held_open(held *on) {
+    start(&on->master, &on->node);
+    client_open(&on->client, &on->node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+}
+
+static void held_put(held *on) {
+    fill(on->bytes, sizeof on->bytes, 1);
+    put put = {.page = 3,
+               .page_count = 1,
+               .version = version_of(1),
+               .bytes = on->bytes,
+               .length = sizeof on->bytes};
+    CHECK_STATUS(client_put(&on->client, &put), MS_OK);
+}
+
+/* The master gives its extent free. */
+static void held_free(held *on) {
     ms_free_item item = free_item(3, 1, version_of(1), 0);
-    master_free(&master, EPOCH, node.status.incarnation, &item, 1);
-    master_expect_item(&master, MS_CLEARED, 3, version_of(1));
+    master_free(&on->master, EPOCH, on->node.status.incarnation, &item, 1);
+}
+
+static void held_close(held *on) {
+    client_close(&on->client);
+    stop(&on->master, &on->node);
+}
+
+static void test_views(void) {
+    held on;
+    client remote;
+    held_open(&on);
+    client_open(&remote, &on.node, false, 0, 0, MS_RIGHT_READ);
+    held_put(&on);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_OPEN, 3, version_of(2)), MS_GONE);
+    CHECK_STATUS(client_view(&remote, MS_VIEW_OPEN, 3, version_of(1)), MS_REFUSED);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_OPEN, 3, version_of(1)), MS_OK);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_OPEN, 3, version_of(1)), MS_OK);
+    CHECK(node_counter(&on.node, "views") == 2);
+    te_mapping mapping;
+    CHECK_STATUS(te_attach(on.client.channel, 0, in_seconds(10), &mapping), MS_OK);
+    const uint8_t *seen = mapping.payload + 3 * 4096;
+    CHECK(mapping.words[3] == ms_word(version_of(1), 1) && memcmp(seen, on.bytes, 64) == 0);
+
+    held_free(&on);
+    master_expect_item(&on.master, MS_CLEARED, 3, version_of(1));
     CHECK(mapping.words[3] == ms_word(version_of(1), 0));
-    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 3, version_of(1)), MS_GONE);
-    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 3, version_of(1)), MS_OK);
-    CHECK(master_take(&master, MS_FREED, 300) == NULL);
-    CHECK(memcmp(seen, bytes, 64) == 0); /* the bytes stay under an open view */
-    master_free(&master, EPOCH, node.status.incarnation, &item, 1); /* repeated: the same answer */
-    master_expect_item(&master, MS_CLEARED, 3, version_of(1));
-    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 3, version_of(1)), MS_OK);
-    master_expect_item(&master, MS_FREED, 3, version_of(1));
-    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 3, version_of(1)), MS_NOT_FOUND);
-    CHECK(node_counter(&node, "views") == 0 && node_counter(&node, "view_bytes") == 0);
-    client_close(&client);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_OPEN, 3, version_of(1)), MS_GONE);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_CLOSE, 3, version_of(1)), MS_OK);
+    CHECK(master_take(&on.master, MS_FREED, 300) == NULL);
+    CHECK(memcmp(seen, on.bytes, 64) == 0); /* the bytes stay under an open view */
+    held_free(&on);                         /* repeated: the same answer */
+    master_expect_item(&on.master, MS_CLEARED, 3, version_of(1));
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_CLOSE, 3, version_of(1)), MS_OK);
+    master_expect_item(&on.master, MS_FREED, 3, version_of(1));
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_CLOSE, 3, version_of(1)), MS_NOT_FOUND);
+    CHECK(node_counter(&on.node, "views") == 0 && node_counter(&on.node, "view_bytes") == 0);
     client_close(&remote);
-    stop(&master, &node);
+    held_close(&on);
 }
 
 /* A client that does not know whether one was opened closes it and no other. */
 static void test_a_close_ends_the_view_of_its_tag(void) {
-    master master;
-    node node;
-    client client;
-    start(&master, &node);
-    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
-    uint8_t byte = 1;
-    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
-    CHECK_STATUS(client_put(&client, &put), MS_OK);
+    held on;
+    held_open(&on);
+    held_put(&on);
     for (uint16_t tag = 7; tag <= 9; tag++)
-        CHECK_STATUS(client_view_tagged(&client, MS_VIEW_OPEN, 3, version_of(1), tag), MS_OK);
-    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 10), MS_NOT_FOUND);
-    CHECK(node_counter(&node, "views") == 3);
-    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 8), MS_OK);
-    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 8), MS_NOT_FOUND);
-    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 9), MS_OK);
-    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 7), MS_OK);
-    CHECK(node_counter(&node, "views") == 0);
-    client_close(&client);
-    stop(&master, &node);
+        CHECK_STATUS(client_view_tagged(&on.client, MS_VIEW_OPEN, 3, version_of(1), tag), MS_OK);
+    CHECK_STATUS(client_view_tagged(&on.client, MS_VIEW_CLOSE, 3, version_of(1), 10), MS_NOT_FOUND);
+    CHECK(node_counter(&on.node, "views") == 3);
+    CHECK_STATUS(client_view_tagged(&on.client, MS_VIEW_CLOSE, 3, version_of(1), 8), MS_OK);
+    CHECK_STATUS(client_view_tagged(&on.client, MS_VIEW_CLOSE, 3, version_of(1), 8), MS_NOT_FOUND);
+    CHECK_STATUS(client_view_tagged(&on.client, MS_VIEW_CLOSE, 3, version_of(1), 9), MS_OK);
+    CHECK_STATUS(client_view_tagged(&on.client, MS_VIEW_CLOSE, 3, version_of(1), 7), MS_OK);
+    CHECK(node_counter(&on.node, "views") == 0);
+    held_close(&on);
 }
 
 /* ---- connections that end while the server opens a view --------------------------------------------------- */
@@ -113,20 +134,15 @@ static void test_a_view_is_not_kept_for_a_connection_that_has_ended(void) {
     static const char *const steps[] = {"view: asked for", "view: before it counts",
                                         "view: before the answer"};
     for (size_t at = 0; at < sizeof steps / sizeof steps[0]; at++) {
-        master master;
-        node node;
-        client client, other;
-        start(&master, &node);
-        client_open(&client, &node, true, 0, 0, MS_RIGHT_READ);
-        client_open(&other, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
-        uint8_t byte = 1;
-        put put = {
-            .page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
-        CHECK_STATUS(client_put(&other, &put), MS_OK);
+        held on;
+        client reader;
+        held_open(&on);
+        held_put(&on);
+        client_open(&reader, &on.node, true, 0, 0, MS_RIGHT_READ);
         leaving.step = steps[at];
         atomic_store(&leaving.has_left, false);
         on_step = leave_at_step;
-        send_view_open(&client, MS_REQUEST, 3, version_of(1));
+        send_view_open(&reader, MS_REQUEST, 3, version_of(1));
         for (int64_t end = in_seconds(10); !atomic_load(&leaving.has_left);) {
             CHECK(te_now_ns() < end);
             usleep(1000);
@@ -134,54 +150,40 @@ static void test_a_view_is_not_kept_for_a_connection_that_has_ended(void) {
         CHECK(!receive_view_open());
         on_step = NULL;
         CHECK(leaving.step == NULL); /* it was reached */
-        ms_free_item item = free_item(3, 1, version_of(1), 0);
-        master_free(&master, EPOCH, node.status.incarnation, &item, 1);
-        master_expect_item(&master, MS_FREED, 3, version_of(1));
-        CHECK(node_counter(&node, "views") == 0 && node_counter(&node, "view_bytes") == 0);
-        client_close(&client);
-        client_close(&other);
-        stop(&master, &node);
+        held_free(&on);
+        master_expect_item(&on.master, MS_FREED, 3, version_of(1));
+        CHECK(node_counter(&on.node, "views") == 0 && node_counter(&on.node, "view_bytes") == 0);
+        client_close(&reader);
+        held_close(&on);
     }
 }
 
 /* One that has its answer stays, also when the connection ends: its client may end it over another one. */
 static void test_a_view_that_is_answered_outlives_its_connection(void) {
-    master master;
-    node node;
-    client client;
-    start(&master, &node);
-    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
-    uint8_t byte = 1;
-    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
-    CHECK_STATUS(client_put(&client, &put), MS_OK);
-    send_view_open(&client, MS_REQUEST, 3, version_of(1));
+    held on;
+    held_open(&on);
+    held_put(&on);
+    send_view_open(&on.client, MS_REQUEST, 3, version_of(1));
     int which;
     CHECK_STATUS(te_wait_either(leaving.connection, leaving.connection, &which, in_seconds(10)),
                  MS_OK);
     te_connection_end(leaving.connection); /* what has come before is there */
     CHECK(receive_view_open());
-    ms_free_item item = free_item(3, 1, version_of(1), 0);
-    master_free(&master, EPOCH, node.status.incarnation, &item, 1);
-    master_expect_item(&master, MS_CLEARED, 3, version_of(1));
-    CHECK(master_take(&master, MS_FREED, 300) == NULL);
-    CHECK(node_counter(&node, "views") == 1);
-    CHECK_STATUS(client_view_tagged(&client, MS_VIEW_CLOSE, 3, version_of(1), 1), MS_OK);
-    master_expect_item(&master, MS_FREED, 3, version_of(1));
-    client_close(&client);
-    stop(&master, &node);
+    held_free(&on);
+    master_expect_item(&on.master, MS_CLEARED, 3, version_of(1));
+    CHECK(master_take(&on.master, MS_FREED, 300) == NULL);
+    CHECK(node_counter(&on.node, "views") == 1);
+    CHECK_STATUS(client_view_tagged(&on.client, MS_VIEW_CLOSE, 3, version_of(1), 1), MS_OK);
+    master_expect_item(&on.master, MS_FREED, 3, version_of(1));
+    held_close(&on);
 }
 
 /* Without an answer nobody could know of the view; of so many the answer could not be given at once. */
 static void test_views_that_cannot_be_answered_are_not_opened(void) {
-    master master;
-    node node;
-    client client;
-    start(&master, &node);
-    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
-    uint8_t byte = 1;
-    put put = {.page = 3, .page_count = 1, .version = version_of(1), .bytes = &byte, .length = 1};
-    CHECK_STATUS(client_put(&client, &put), MS_OK);
-    send_view_open(&client, MS_ONEWAY, 3, version_of(1));
+    held on;
+    held_open(&on);
+    held_put(&on);
+    send_view_open(&on.client, MS_ONEWAY, 3, version_of(1));
     te_checkin(leaving.connection, true);
     static uint8_t body[8 + (MS_VIEWS_MAX + 1) * sizeof(ms_view_item)],
         answer[8 + MS_VIEWS_MAX * sizeof(uint32_t)];
@@ -190,21 +192,17 @@ static void test_views_that_cannot_be_answered_are_not_opened(void) {
         memcpy(body, &count, sizeof count);
         struct iovec part = {body, 8 + count * sizeof(ms_view_item)};
         te_reply reply = {.body = answer, .body_size = sizeof answer};
-        CHECK_STATUS(te_call(client.channel, MS_VIEW_OPEN, 0, &part, 1, &reply, in_seconds(10)),
+        CHECK_STATUS(te_call(on.client.channel, MS_VIEW_OPEN, 0, &part, 1, &reply, in_seconds(10)),
                      MS_OK);
         CHECK(reply.header.status == (count > MS_VIEWS_MAX ? MS_BAD_REQUEST : MS_OK));
     }
-    CHECK(node_counter(&node, "views") == 0);
-    client_close(&client);
-    stop(&master, &node);
+    CHECK(node_counter(&on.node, "views") == 0);
+    held_close(&on);
 }
 
 static void test_views_end_with_their_process(void) {
-    master master;
-    node node;
-    client client;
-    start(&master, &node);
-    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    held on;
+    held_open(&on);
     uint8_t byte = 1;
     for (uint32_t page = 1; page <= 300; page++) {
         put put = {.page = page,
@@ -212,7 +210,7 @@ static void test_views_end_with_their_process(void) {
                    .version = version_of(page),
                    .bytes = &byte,
                    .length = 1};
-        CHECK_STATUS(client_put(&client, &put), MS_OK);
+        CHECK_STATUS(client_put(&on.client, &put), MS_OK);
     }
     int ready[2];
     CHECK(pipe(ready) == 0);
@@ -220,8 +218,8 @@ static void test_views_end_with_their_process(void) {
     CHECK(child >= 0);
     if (child == 0) {
         /* Only system calls and a client of its own: the parent's threads are not here. */
-        struct client mine;
-        client_open(&mine, &node, true, 0, 0, MS_RIGHT_READ);
+        client mine;
+        client_open(&mine, &on.node, true, 0, 0, MS_RIGHT_READ);
         for (uint32_t page = 1; page <= 300; page++)
             CHECK_STATUS(client_view(&mine, MS_VIEW_OPEN, page, version_of(page)), MS_OK);
         CHECK(write(ready[1], "x", 1) == 1);
@@ -230,29 +228,25 @@ static void test_views_end_with_their_process(void) {
     }
     char sign;
     CHECK(read(ready[0], &sign, 1) == 1);
-    CHECK(node_counter(&node, "views") == 300);
+    CHECK(node_counter(&on.node, "views") == 300);
     ms_free_item item = free_item(2, 1, version_of(2), 0);
-    master_free(&master, EPOCH, node.status.incarnation, &item, 1);
-    master_expect_item(&master, MS_CLEARED, 2, version_of(2));
+    master_free(&on.master, EPOCH, on.node.status.incarnation, &item, 1);
+    master_expect_item(&on.master, MS_CLEARED, 2, version_of(2));
     kill(child, SIGKILL);
-    master_expect_item(&master, MS_FREED, 2, version_of(2));
+    master_expect_item(&on.master, MS_FREED, 2, version_of(2));
     int64_t deadline_ns = in_seconds(10);
-    while (node_counter(&node, "views") != 0)
+    while (node_counter(&on.node, "views") != 0)
         CHECK(te_now_ns() < deadline_ns);
     int status;
     CHECK(waitpid(child, &status, 0) == child);
     close(ready[0]);
     close(ready[1]);
-    client_close(&client);
-    stop(&master, &node);
+    held_close(&on);
 }
 
 static void test_views_have_a_quota(void) {
-    master master;
-    node node;
-    client client;
-    start(&master, &node);
-    client_open(&client, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    held on;
+    held_open(&on);
     static uint8_t bytes[3 * MIB];
     for (uint32_t at = 0; at < 2; at++) {
         put put = {.page = at * 768,
@@ -260,15 +254,14 @@ static void test_views_have_a_quota(void) {
                    .version = version_of(1 + at),
                    .bytes = bytes,
                    .length = sizeof bytes};
-        CHECK_STATUS(client_put(&client, &put), MS_OK);
+        CHECK_STATUS(client_put(&on.client, &put), MS_OK);
     }
-    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 0, version_of(1)), MS_OK);
-    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 768, version_of(2)),
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_OPEN, 0, version_of(1)), MS_OK);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_OPEN, 768, version_of(2)),
                  MS_LIMIT); /* half of 8 MiB */
-    CHECK_STATUS(client_view(&client, MS_VIEW_CLOSE, 0, version_of(1)), MS_OK);
-    CHECK_STATUS(client_view(&client, MS_VIEW_OPEN, 768, version_of(2)), MS_OK);
-    client_close(&client);
-    stop(&master, &node);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_CLOSE, 0, version_of(1)), MS_OK);
+    CHECK_STATUS(client_view(&on.client, MS_VIEW_OPEN, 768, version_of(2)), MS_OK);
+    held_close(&on);
 }
 
 static ms_status order_copy(master *master, te_peer target, const node *to, uint64_t version,

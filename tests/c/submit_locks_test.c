@@ -12,7 +12,6 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "engine_pair.h"
 
@@ -52,11 +51,6 @@ COUNTED(pthread_rwlock_wrlock, pthread_rwlock_t, 0, 1)
 COUNTED(pthread_rwlock_unlock, pthread_rwlock_t, -1, 0)
 
 /* ---- the child ----------------------------------------------------------------------------------------------------- */
-
-static void pause_ms(long ms) {
-    struct timespec left = {.tv_nsec = ms * 1000000};
-    nanosleep(&left, NULL);
-}
 
 static void submit(te_engine *engine, te_transfer_request *requests, size_t count, bool is_told,
                    const char *what) {
