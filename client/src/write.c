@@ -241,13 +241,14 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
         /* Sealed or not, nobody knows: the client's own put_end finds out. */
         return MS_OK;
     }
+    bool is_refused = false;
     if (status == MS_OK)
-        status = cl_write_list_receive(list, data, put->write_ns);
+        status = cl_write_list_receive(list, data, put->write_ns, &is_refused);
     if (status == MS_OK)
         cl_write_list_settle(list, put, node, 1, failure);
-    /* Nobody knows whether the seals arrived; a relayed answer may still come on the master's connection. */
-    te_checkin(data, status == MS_OK);
-    if (status != MS_OK && put->master != NULL) {
+    te_checkin(data, status == MS_OK); /* who refuses a whole frame ends the connection */
+    /* Else nobody knows whether the seals arrived: a relayed answer may still come on the master's connection. */
+    if (status != MS_OK && !is_refused && put->master != NULL) {
         te_checkin(put->master, false);
         put->master = NULL;
     }

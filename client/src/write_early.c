@@ -5,9 +5,17 @@
 /* Small enough for a socket's buffer, and for one connection to be as good as several. */
 #define EARLY_BYTES_MAX (64u << 10)
 
+/* NULL: it must be asked for first, or there is none. */
+static cl_node *holder_of(const cl_putting *put, const cl_replica *replica, uint32_t epoch) {
+    if (!cl_node_is_told(put->client, replica->server, replica->incarnation, epoch))
+        return NULL;
+    return cl_node_get(put->client, replica->server, replica->incarnation, epoch, put->deadline_ns);
+}
+
 /* The node of all that is granted; NULL: there are several, or replicas, or it must be asked for first. */
 static cl_node *node_of_all(const cl_putting *put, size_t *writes) {
     cl_node *node = NULL;
+    uint32_t epoch = 0; /* of the grant that named it */
     uint64_t bytes = 0;
     *writes = 0;
     if (put->options->share != NULL)
@@ -17,14 +25,17 @@ static cl_node *node_of_all(const cl_putting *put, size_t *writes) {
         if (grant == NULL)
             continue;
         const cl_replica *replica = &grant->replicas[0];
-        if (grant->replica_count != 1 ||
-            !cl_node_is_told(put->client, replica->server, replica->incarnation, grant->epoch))
+        if (grant->replica_count != 1)
             return NULL;
-        cl_node *holder = cl_node_get(put->client, replica->server, replica->incarnation,
-                                      grant->epoch, put->deadline_ns);
-        if (holder == NULL || (node != NULL && holder != node))
-            return NULL;
-        node = holder;
+        bool is_same = node != NULL && replica->server == node->server &&
+                       replica->incarnation == node->incarnation && grant->epoch == epoch;
+        if (!is_same) {
+            cl_node *holder = holder_of(put, replica, grant->epoch);
+            if (holder == NULL || (node != NULL && holder != node))
+                return NULL;
+            node = holder;
+            epoch = grant->epoch;
+        }
         *writes += cl_runs_max(&put->items[i], replica->extent_count);
         bytes += put->items[i].size;
     }
@@ -59,8 +70,9 @@ bool cl_write_early_begin(cl_write_early *early, cl_putting *put) {
 
 ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure *failure) {
     ms_status status = early->sent;
+    bool is_refused;
     if (status == MS_OK)
-        status = cl_write_list_receive(&early->list, early->connection, put->write_ns);
+        status = cl_write_list_receive(&early->list, early->connection, put->write_ns, &is_refused);
     te_checkin(early->connection, status == MS_OK);
     early->connection = NULL;
     if (status == MS_UNAVAILABLE) {

@@ -106,8 +106,9 @@ ms_status cl_write_list_send(const cl_write_list *list, te_connection *connectio
                    cl_left_ms(deadline_ns), body, 3, payload, payload_count, deadline_ns);
 }
 
-ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection,
-                                int64_t deadline_ns) {
+ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, int64_t deadline_ns,
+                                bool *is_refused) {
+    *is_refused = false;
     uint8_t answer[8 + CL_WRITE_ITEMS_MAX * sizeof(uint32_t)];
     te_reply reply = {.body = answer, .body_size = sizeof answer};
     ms_status status = te_receive(connection, &reply, deadline_ns);
@@ -118,7 +119,8 @@ ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection,
     bool each = !all &&
                 ms_read_array(reply.body, reply.header.body_length, sizeof(uint32_t), &statuses) &&
                 statuses.count == list->count;
-    if (!all && !each)
+    *is_refused = !all && !each;
+    if (*is_refused)
         return (ms_status)reply.header.status;
     for (size_t i = 0; i < list->count; i++)
         list->statuses[i] = all ? (uint32_t)MS_OK : ms_array_u32(statuses, (uint32_t)i);
