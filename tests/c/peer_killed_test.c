@@ -122,7 +122,7 @@ static void move_until_killed(bool has_reads, bool has_writes) {
     OK(te_submit_transfer(asking, batch, requests, REQUESTS, deadline_ns));
     while (passed(proxies) < REQUESTS * SIZE / 4) {
         assert(te_now_ns() < deadline_ns);
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        pause_ms(1);
     }
     kill_peer(&there);
     OK(te_wait_batch(asking, batch, deadline_ns)); /* none of them waits for its deadline */

@@ -125,10 +125,6 @@ static cl_counters counters(void) {
     return now;
 }
 
-static void sleep_ms(long ms) {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 /* So that a connection is there which can break. */
 static void warm(void) {
     static uint32_t number;
@@ -162,12 +158,12 @@ static void put_unanswered(const char *name, size_t count, size_t size) {
     int64_t until_ns = in_seconds(LIMIT_S);
     while (node_counter(&all.node, "seals_total") == sealed) {
         CHECK(te_now_ns() < until_ns);
-        sleep_ms(1);
+        pause_ms(1);
     }
     on_step = NULL;
     all.between->breaks++;
     while (all.between->broken != all.between->breaks)
-        sleep_ms(1);
+        pause_ms(1);
     all.between->is_silent_back = false;
     pthread_join(thread, NULL);
     check_stored(&put);
@@ -186,11 +182,11 @@ static void put_lost(const char *name, size_t count, size_t size) {
     uint64_t puts_moved = counters().puts_moved;
     all.between->is_silent_there = true;
     CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
-    sleep_ms(
+    pause_ms(
         200); /* whether its bytes are with the proxy by then or not, they are lost or come later */
     all.between->breaks++;
     while (all.between->broken != all.between->breaks)
-        sleep_ms(1);
+        pause_ms(1);
     CHECK(node_counter(&all.node, "seals_total") == sealed);
     all.between->is_silent_there = false;
     pthread_join(thread, NULL);
@@ -214,14 +210,14 @@ static void put_half(const char *name, size_t size) {
     int64_t until_ns = in_seconds(LIMIT_S);
     while (all.between->passed < passed + 200000) {
         CHECK(te_now_ns() < until_ns);
-        sleep_ms(1);
+        pause_ms(1);
     }
     all.between->keeps_serving = true;
     all.between->breaks++;
     all.between->bytes_per_s = 0;
     while (node_counter(&all.node, "seals_refused_total") == refused) { /* BUSY */
         CHECK(te_now_ns() < until_ns);
-        sleep_ms(1);
+        pause_ms(1);
     }
     all.between->keeps_serving = false;
     pthread_join(thread, NULL);
