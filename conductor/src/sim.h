@@ -71,7 +71,8 @@ typedef struct prefill_node {
 /* What a prefill instance told last, and what was decided since. */
 typedef struct prefill_report {
     double queue_s, decided_s;
-    uint32_t requests, decided;
+    uint32_t requests;
+    int32_t decided; /* below 0: more of those that were told are refused */
 } prefill_report;
 
 struct cd_sim {

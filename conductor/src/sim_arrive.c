@@ -42,7 +42,8 @@ static void age_report(const cd_sim *sim, const prefill_report *told, cd_prefill
     bool counts = sim->config.counts_decided;
     double queue_s = told->queue_s + (counts ? told->decided_s : 0);
     view->queue_s = fmax(0, queue_s - (sim->now_s - sim->reported_s));
-    view->requests = told->requests + (counts ? told->decided : 0);
+    int64_t requests = (int64_t)told->requests + (counts ? told->decided : 0);
+    view->requests = requests < 0 ? 0 : (uint32_t)requests;
     view->behind = 0;
 }
 
@@ -208,6 +209,13 @@ static void promise(cd_sim *sim, const sim_request *request, double sign) {
     told->reserved_tokens += sign * request->reserved_tokens;
 }
 
+/* The same at its prefill instance, between reports. */
+static void count_decided(cd_sim *sim, const sim_request *request, int32_t sign) {
+    prefill_report *told = &sim->prefill_reports[request->prefill];
+    told->decided += sign;
+    told->decided_s += sign * request->predicted_s;
+}
+
 static bool choose_decode(const cd_sim *sim, const sim_request *request, int32_t prefill,
                           uint64_t turn, cd_decode_choice *choice) {
     const cd_sim_config *config = &sim->config;
@@ -267,6 +275,7 @@ bool sim_refuse_queued(cd_sim *sim, uint32_t id) {
         cache_drop(cache, entry);
     }
     promise(sim, request, -1);
+    count_decided(sim, request, -1);
     sim_land(sim, id);
     sim_set(sim, id, CD_STATE, CD_REJECTED_QUEUED);
     sim_set(sim, id, CD_END, sim->now_s);
@@ -373,9 +382,7 @@ static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
     request->is_queued = true;
     request->reserved_tokens = request->tokens + sim->mean_output;
     promise(sim, request, 1);
-    prefill_report *told = &sim->prefill_reports[prefill->instance];
-    told->decided++;
-    told->decided_s += request->predicted_s;
+    count_decided(sim, request, 1);
     request->flying = sim->flying_count;
     sim->flying[sim->flying_count++] = id;
     double since_s = sim->now_s - sim->last_accept_s, window_s = 30;

@@ -623,6 +623,24 @@ def test_who_is_refused_in_the_queue_is_promised_no_place_any_more_before_the_ne
     assert decode[4] == decode[0] != decode[1] == decode[2]
 
 
+def test_who_is_refused_in_the_queue_takes_no_time_there_any_more_before_the_next_report() -> None:
+    # Each node computes a long prompt; 30,000 tokens wait behind the shorter one when loads are
+    # told at 40 s, and are refused at its end.  The next one finds that node free, the other not.
+    trace = make([
+        (0.0, 45_000, 5000, []), (0.1, 40_000, 5000, []), (35.0, 60_000, 1, []),
+        (35.1, 66_000, 1, []), (36.0, 30_000, 2, []), (45.0, 8192, 1, []),
+    ])  # fmt: skip
+    setup: dict[str, Any] = {
+        "prefill_nodes": 2, "decode_nodes": 1, "decode_capacity_tokens": 110_000,
+        "admission": "early", "check_again": True, "report_interval_s": 40.0,
+    }  # fmt: skip
+    replay = simulate(trace, configure("least-load", **setup))
+    states = [int(state) for state in replay.column(Outcome.STATE)]
+    assert states == [1, 1, 1, 1, State.REJECTED_QUEUED, 1]
+    prefill = column(replay, Outcome.PREFILL_INSTANCE)
+    assert prefill[5] == prefill[4] == prefill[2] != prefill[3]
+
+
 def test_reports_change_nothing_that_decisions_alone_tell(sample: Trace) -> None:
     """Counting what was decided is nearly as good as knowing; without it the mean is far worse."""
     means = [
