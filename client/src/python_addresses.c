@@ -4,6 +4,7 @@
  * array of iovecs, and of the results one list of numbers: what an operation answers, or minus its ms_status.
  */
 #include "python.h"
+#include "python_interval.h"
 #include "python_lock.h"
 
 static bool is_list(PyObject *object) { return PyList_Check(object) || PyTuple_Check(object); }
@@ -127,9 +128,11 @@ static int check_count(Py_ssize_t count, Py_ssize_t needed) {
 }
 
 static void run(cl_job *job) {
+    cl_interval_shorten(job->client->pid);
     PyThreadState *state = cl_python_leave();
     cl_job_run(job);
     cl_python_return(state);
+    cl_interval_restore();
 }
 
 static int64_t number_of(const cl_job *job, const cl_item *item, bool is_exact) {

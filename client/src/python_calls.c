@@ -1,5 +1,6 @@
 /* The functions that Python calls, and their installation into the extension module. */
 #include "python.h"
+#include "python_interval.h"
 #include "python_lock.h"
 
 _Atomic int cl_is_in_python, cl_returning;
@@ -134,6 +135,8 @@ int cl_install(uintptr_t module, uintptr_t make_error) {
     /* cffi has let the lock go. */
     PyGILState_STATE state = PyGILState_Ensure();
     int result = cl_python_init((PyObject *)make_error);
+    if (result == 0)
+        result = cl_interval_init();
     if (result == 0)
         result = PyModule_AddFunctions((PyObject *)module, methods);
     if (result == 0)

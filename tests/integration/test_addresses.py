@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -163,3 +167,94 @@ def test_large_batches_of_pieces_at_odd_addresses_are_exact(client: Client) -> N
             assert target[seen : seen + length] == source[expected : expected + length]
             assert target[seen + length] == 0
             seen, expected = seen + length + 1, expected + length
+
+
+@pytest.fixture
+def usual_interval() -> Iterator[float]:
+    usual = sys.getswitchinterval()
+    yield usual
+    sys.setswitchinterval(usual)
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait until it is so; what it asks the interpreter for keeps other threads waiting."""
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@contextlib.contextmanager
+def waiting_call(cluster: Cluster) -> Iterator[None]:
+    """Have a batch under way that waits for a frozen master; it has ended afterwards."""
+    with Client(cluster.address, timeout_s=20) as client:
+        client.exists_numbers([key("known")])
+        cluster.master.freeze()
+        before = sys.getswitchinterval()
+        try:
+            calls = [
+                threading.Thread(target=client.exists_numbers, args=([key(name)],)) for name in "ab"
+            ]
+            for call in calls:
+                call.start()
+            until(lambda: sys.getswitchinterval() < before)
+            yield
+            assert all(call.is_alive() for call in calls), "nothing was under way"
+        finally:
+            cluster.master.thaw()
+        for call in calls:
+            call.join(20)
+            assert not call.is_alive()
+
+
+def test_who_computes_beside_a_batch_gives_way_sooner_until_it_ends(usual_interval: float) -> None:
+    with Cluster(pool_size_bytes=64 << 20) as cluster:
+        with waiting_call(cluster):
+            assert sys.getswitchinterval() < usual_interval / 10
+        assert sys.getswitchinterval() == usual_interval
+        with waiting_call(cluster):
+            sys.setswitchinterval(0.25)  # whoever sets another one keeps it
+        assert sys.getswitchinterval() == pytest.approx(0.25)
+
+
+FORKING = """
+import os, sys, threading
+from mooncake_store import Client
+
+frozen, alive = sys.argv[1:]
+client = Client(frozen, timeout_s=20)
+client.exists_numbers(["known"])
+print("connected", flush=True)
+sys.stdin.readline()
+usual = sys.getswitchinterval()
+threading.Thread(target=client.exists_numbers, args=(["a"],), daemon=True).start()
+while sys.getswitchinterval() == usual:
+    pass
+child = os.fork()
+if child == 0:
+    with Client(alive, timeout_s=20) as own:
+        own.exists_numbers(["b"])
+    os._exit(0 if sys.getswitchinterval() == usual else 3)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_none_of_its_parents_calls(shared_cluster: Cluster) -> None:
+    with (
+        Cluster(pool_size_bytes=64 << 20) as cluster,
+        subprocess.Popen(
+            [sys.executable, "-c", FORKING, cluster.address, shared_cluster.address],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as parent,
+    ):  # fmt: skip
+        try:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "connected\n"
+            cluster.master.freeze()
+            parent.stdin.write("go\n")
+            parent.stdin.flush()
+            assert parent.wait(30) == 0
+        finally:
+            parent.kill()
+            cluster.master.thaw()
