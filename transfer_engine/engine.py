@@ -253,7 +253,7 @@ class TransferEngine:
             Its address, by which it is unregistered and peers name it.
 
         Raises:
-            NotRegisteredError: It is not mapped, or not readable.
+            NotRegisteredError: It is not mapped, or this processor cannot read it (VRAM).
             RequestError: It overlaps registered memory, or the location makes no sense.
         """
         keep = None if isinstance(memory, int) else pin(memory)
@@ -264,7 +264,9 @@ class TransferEngine:
                 f"cannot register {size} bytes at {address:#x} as {location!r}: they overlap "
                 'registered memory, are none, or the location is not like "cpu:0"'
             )
-        check(status, f"{size} bytes at {address:#x} are not mapped")
+        is_host = location == "*" or location.startswith("cpu:")
+        hint = "" if is_host else "; memory of a device goes through host memory, as yet"
+        check(status, f"{size} bytes at {address:#x} are not mapped{hint}")
         with self._lock:
             self._buffers[address] = (size, keep)
         return address

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,6 +89,23 @@ def test_registering_refuses_what_makes_no_sense(engine: TransferEngine) -> None
         engine.register_local_memory("text")
     with pytest.raises(NotRegisteredError, match="not mapped"):
         engine.register_local_memory(4096, 100)
+
+
+def test_memory_that_only_a_device_reaches_is_refused(engine: TransferEngine) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    # As a GPU's driver keeps addresses free for its memory: taken, and nothing to be read there.
+    address = libc.mmap(None, 65536, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    try:
+        with pytest.raises(NotRegisteredError, match="through host memory"):
+            engine.register_local_memory(address, 65536, location="cuda:0")
+        with pytest.raises(NotRegisteredError) as raised:
+            engine.register_local_memory(address, 65536, location="cpu:0")
+        assert "host memory" not in str(raised.value)
+    finally:
+        libc.munmap(address, 65536)
 
 
 def test_read_only_memory_is_a_source_only(engine: TransferEngine, tmp_path: Path) -> None:
