@@ -10,6 +10,9 @@
 
 #define MIB (1u << 20)
 
+/* How late a thread may come that waits for a processor; who waits for as long as this has been forgotten. */
+#define SLACK_MS 15000
+
 static inline int64_t elapsed_ms(int64_t begin) { return (te_now_ns() - begin) / 1000000; }
 
 static inline void call_echo(te_channel *channel, const char *text) {
