@@ -16,7 +16,7 @@ from tests.engines.environments import variables
 
 __all__ = ["LineProcess", "opened"]
 
-START_S = 500.0  # a first start compiles; a machine may be busy
+START_S = 900.0  # a hang guard: a first start compiles; a machine may be busy
 ANSWER_S = 300.0  # a hang guard: the machine may be busy
 
 
@@ -111,7 +111,8 @@ class LineProcess:
             self._process.kill()
             self._process.wait()
         self._reader.join(5)
-        self._log.close()
+        if not self._reader.is_alive():  # else a child of a killed process still has its output
+            self._log.close()
         return self._process.returncode
 
     def __enter__(self) -> LineProcess:

@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("remote_engine.py")
 TOKENS = 70  # four full chunks of 16, and a part of one
 CHUNKS = 5
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def ours(address: str, **extra: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tests.engines.line_process import LineProcess, opened
 
 SCRIPT = Path(__file__).with_name("server_engine.py")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 
 
 Servers = tuple[LineProcess, LineProcess]

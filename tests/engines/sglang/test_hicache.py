@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).with_name("hicache_engine.py")
 PAGES = [1, 2, 3]
 HYBRID = {"do": "hybrid", "pages": [11, 12, 13, 14], "side": [12, 13], "window": 2, "seed": 2}
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def ours(address: str, **extra: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("llama_engine.py")
 PROMPT = [(7 * at + 3) % 199 for at in range(75)]  # 4 full blocks of 16 and a rest
 BRANCH = PROMPT[:50] + [5] * 30
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def engine(folder: Path, address: str) -> LineProcess:
