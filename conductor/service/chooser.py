@@ -204,7 +204,11 @@ class Chooser:
         return True
 
     def _pool_load(self, tokens: int, output: float, now_s: float) -> tuple[float, int]:
-        """Return the decode pool's load by the admission rule, and the instance that it is of."""
+        """Return the decode pool's load by the admission rule, and the instance to go to; -1: none.
+
+        With `forecast` the request goes, among those that have room, where it is least in the way
+        of those who are promised a place and come while it is there.
+        """
         rule = self._admission
         if rule <= 1:
             return 0.0, -1

@@ -6,7 +6,7 @@ import math
 
 __all__ = ["Joins"]
 
-_SHARE_FORGET = 0.9  # of the rate, at each look
+_MEMORY_S = 30.0  # of the rate, as in the simulator
 _WEIGHT = 0.02  # of one request
 
 
@@ -35,6 +35,8 @@ class Joins:
     def look(self, now_s: float) -> None:
         """Let the rate follow what was counted since the last look."""
         elapsed_s = now_s - self._looked_s
-        if math.isfinite(elapsed_s) and elapsed_s > 0:
-            self.per_s = _SHARE_FORGET * self.per_s + (1 - _SHARE_FORGET) * self._count / elapsed_s
+        if elapsed_s <= 0:
+            return
+        keep = math.exp(-elapsed_s / _MEMORY_S)
+        self.per_s = keep * self.per_s + (1 - keep) * self._count / elapsed_s
         self._count, self._looked_s = 0, now_s

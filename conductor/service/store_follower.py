@@ -167,9 +167,7 @@ class StoreFollower:
         holders, known = self._scheduler.holders, set(self._server_names.values())
         parts = [partial(holders.stored, *one) for one in kept.servers if one[0] in known]
         load = partial(self.feed.load_snapshot, epoch, kept.sequence, self._clear, parts)
-        if self.feed.epoch < epoch:
-            self.feed.epoch = epoch
-        self._on_loop(load)
+        self._load(load)
         self._cluster = cluster
         self.is_from_file = True
 
@@ -211,13 +209,14 @@ class StoreFollower:
                 cluster=f"{cluster:016x}", was=f"{self._cluster:016x}",
             )  # fmt: skip
             self._on_loop(self._lose)
-        elif (self.feed.epoch, self.feed.sequence) >= (epoch, begun_at):
-            self._on_loop(self._lose)  # what is known is of a future that this store has not had
+        elif self.feed.epoch not in (-1, epoch) or self.feed.sequence >= begun_at:
+            # Numbers of another epoch say nothing of this one's, and those that this store has not
+            # reached are of a future that it has not had.
+            self._on_loop(self._lose)
         self._cluster = cluster
-        if self.feed.needs_snapshot or self.feed.epoch != epoch:
-            sequence = self._snapshot(link, epoch, begun_at)
-        else:
-            sequence = self.feed.sequence + 1
+        if self.feed.needs_snapshot and not self._snapshot(link, epoch, begun_at):
+            return
+        sequence = self.feed.sequence + 1
         while not self._stop.is_set():
             if time.monotonic() - self._members_s > _MEMBERS_S:
                 self._members(link)
@@ -299,15 +298,22 @@ class StoreFollower:
                 run.append(key)
         flush()
 
-    def _snapshot(self, link: StoreLink, epoch: int, sequence: int) -> int:
-        """Read what there is; return the number of the event to go on with."""
+    def _load(self, load: Callable[[], FeedResult]) -> None:
+        result = self._on_loop(load)
+        # What another epoch or a later event would have made of it has been lost before.
+        assert result is FeedResult.APPLIED, result
+
+    def _snapshot(self, link: StoreLink, epoch: int, sequence: int) -> bool:
+        """Read what there is before an event; return False if stopped, with nothing changed."""
         found: list[list[Placed]] = []
         cursor = 0
-        while not self._stop.is_set():
+        while True:
             cursor, objects = link.placed(self._names.prefixes[0], cursor, _PAGE)
             found.append(objects)
             if cursor == 0:
                 break
+            if self._stop.is_set():
+                return False
         named = {server for objects in found for one in objects for server in one.servers}
         if not named <= set(self._server_names):
             self._members(link)  # a server that has come since: what it holds would be left out
@@ -329,11 +335,9 @@ class StoreFollower:
             parts = [partial(store, objects) for objects in found]
             return self.feed.load_snapshot(epoch, sequence - 1, self._clear, parts)
 
-        if self.feed.epoch < epoch:
-            self.feed.epoch = epoch
-        self._on_loop(load)
+        self._load(load)
         self.snapshots += 1
-        return sequence
+        return True
 
     def _clear(self) -> None:
         holders = self._scheduler.holders

@@ -139,14 +139,14 @@ def test_a_forecast_counts_those_who_will_come_until_a_long_prompt_is_through() 
     def after(rush: int) -> Decision | Refusal:
         lasting = {"heartbeat_timeout_s": 1e4, "forget_s": 1e5}
         scheduler = with_instances(scheduler_of(admission="forecast", **lasting))
-        for second in range(10):
+        for second in range(30):
             for n in range(rush):
                 name = f"{second}/{n}"
                 accepted(scheduler.schedule(request(name, prompt(9, 2)), float(second)))
                 scheduler.finished(name, 400, float(second))
             scheduler.sweep(float(second))
         # Nobody is there; the answers have had 400 tokens each, and this prompt takes long.
-        return scheduler.schedule(request("long", prompt(7, 400), ttft_slo_s=1e3), 10.0)
+        return scheduler.schedule(request("long", prompt(7, 400), ttft_slo_s=1e3), 30.0)
 
     assert accepted(after(1)).ttft_s > 30
     assert refused(after(20)).reason == Reason.DECODE_LOAD

@@ -250,7 +250,7 @@ def test_a_file_that_cannot_be_written_stops_nothing(follow, tmp_path) -> None: 
     found.until(lambda: found.holds("a", key(1)))
 
 
-@pytest.mark.parametrize("epoch", [3, 2])
+@pytest.mark.parametrize("epoch", [4, 3, 2])
 def test_a_publisher_that_counts_from_the_beginning_is_followed(follow, epoch: int) -> None:  # type: ignore[no-untyped-def]
     store = MemoryStore()
     for number in range(20):
@@ -268,7 +268,7 @@ def test_a_publisher_that_counts_from_the_beginning_is_followed(follow, epoch: i
     assert store.listings == listings, "it follows, and does not list again and again"
 
 
-@pytest.mark.parametrize("epoch", [3, 2])
+@pytest.mark.parametrize("epoch", [4, 3, 2])
 def test_a_store_that_begins_anew_behind_a_broken_link_is_listed_once_and_before_it_counts(  # type: ignore[no-untyped-def]
     follow, epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,7 +288,33 @@ def test_a_store_that_begins_anew_behind_a_broken_link_is_listed_once_and_before
     monkeypatch.setattr(store, "events", broken)
     one.until(lambda: not one.follower.is_connected)
     one.until(lambda: one.follower.is_connected)
-    assert not one.holds("a", key(19)) and store.listings == 2
+    assert not one.holds("a", key(19)) and store.listings == one.follower.snapshots == 2
+    store.put(key(100), 1)
+    one.until(lambda: one.holds("b", key(100)))
+    assert store.listings == 2
+
+
+def test_half_a_listing_is_no_index(follow, file, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    store.put(key(0), 0)
+    one = follow(store, file)
+    one.until(lambda: one.holds("a", key(0)) and file.read()[0] is not None)
+    is_listed, may_go_on = threading.Event(), threading.Event()
+
+    def half(prefix: str, cursor: int, limit: int) -> tuple[int, list[Placed]]:
+        is_listed.set()
+        assert may_go_on.wait(WAIT_S)
+        return 1, []
+
+    monkeypatch.setattr(store, "placed", half)
+    with store.lock:
+        store.epoch = 4
+    assert is_listed.wait(WAIT_S)
+    one.follower.stop(0)
+    may_go_on.set()
+    one.follower.stop(WAIT_S)
+    assert one.holds("a", key(0))
+    assert file.read()[0].epoch == 3
 
 
 def test_the_file_of_a_store_that_is_never_quiet_is_kept(  # type: ignore[no-untyped-def]
