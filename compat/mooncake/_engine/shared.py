@@ -18,6 +18,7 @@ import struct
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = ["SharedSegment"]
 
@@ -61,6 +62,14 @@ def _left_of(group: Path) -> int:
     except OSError:
         return SIZE_MAX
     return SIZE_MAX if most == "max" else int(most) - int(taken)
+
+
+def _bytes_of(blob: Any) -> bytes:
+    """Return a blob, which may have come as a list of numbers; empty: it cannot be one."""
+    try:
+        return bytes(blob) if len(blob) == _BLOB.size else b""
+    except (TypeError, ValueError):
+        return b""
 
 
 def _boot() -> bytes:
@@ -149,17 +158,17 @@ class SharedSegment:
             blobs: Of all ranks, in their order.
 
         Raises:
-            RuntimeError: Ranks disagree, or the owner's memory cannot be reached from here.
+            RuntimeError: Ranks disagree, one's blob is none, or the owner's memory cannot be
+                reached from here.
         """
         if len(blobs) != self._world_size:
             raise RuntimeError(f"one blob of each of {self._world_size} ranks, not {len(blobs)}")
         found = []
         for rank, blob in enumerate(blobs):
-            if len(blob) != _BLOB.size:
+            raw = _bytes_of(blob)
+            if len(raw) != _BLOB.size or not raw.startswith(_MAGIC):
                 raise RuntimeError(f"rank {rank}: this is no blob of a shared segment")
-            magic, its_rank, agreed, *where = _BLOB.unpack(blob)
-            if magic != _MAGIC:
-                raise RuntimeError(f"rank {rank}: this is no blob of a shared segment")
+            _, its_rank, agreed, *where = _BLOB.unpack(raw)
             if its_rank != rank:
                 raise RuntimeError(f"rank {rank}: this is the blob of rank {its_rank}")
             if agreed != self._agreed:
