@@ -30,6 +30,7 @@ from mooncake_store.cli.bench.rounds import Bar, Row, Spread
 from mooncake_store.cli.bench.ticker import percentile
 from mooncake_store.cli.processes import Child
 from mooncake_store.cli.trace_file import SAMPLE, Request, read_trace
+from mooncake_store.conductor.sim_config import SimConfig
 from mooncake_store.errors import StoreError
 
 __all__ = ["replayed"]
@@ -47,7 +48,11 @@ PREFILL_TOKEN_US = 115.0 / 4 / SPEED
 PREFILL_PAIR_NS = 0.733 / 4 / SPEED
 # The setting's default, for blocks that are so much smaller and read so much more often than those
 # of the model that it is meant for: else no block of this trace would ever be hot.
-REPLICATE_SHARE = 0.02 * BLOCK_BYTES / (BLOCK_TOKENS * 327_680) * SPEED
+_MODEL = SimConfig()
+REPLICATE_SHARE = (
+    _MODEL.scheduler.replicate_share * SPEED
+    * BLOCK_BYTES / (BLOCK_TOKENS * _MODEL.model.kv_bytes_per_token)
+)  # fmt: skip
 KEY_PREFIX = "mooncake_store_conductor_"
 DRAIN_S = 60.0
 # Fetches, a third of all at the most, that are decided by the wrong guess which it begins with.
