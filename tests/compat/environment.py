@@ -7,4 +7,5 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COMPAT = ROOT / "compat"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}:{COMPAT}"}
+PYTHONPATH = f"{ROOT}:{COMPAT}"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH}

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.environment import PYTHONPATH
+
 __all__ = ["CANNOT_BE_HAD", "ENVIRONMENTS", "python_of", "variables"]
 
 # The one reason for which continuous integration may leave a test out: see tests/conftest.py.
 CANNOT_BE_HAD = "cannot be had here"
 
-ROOT = Path(__file__).parents[2]
 _folder = os.environ.get("MOONCAKE_STORE_ENGINES", "")
 ENVIRONMENTS = Path(_folder) if _folder else None
 
@@ -39,5 +40,5 @@ def variables() -> dict[str, str]:
     return {
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": str(ENVIRONMENTS / "bytecode"),
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}",
+        "PYTHONPATH": PYTHONPATH,
     }

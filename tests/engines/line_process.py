@@ -14,10 +14,11 @@ from typing import Any
 
 from tests.engines.environments import variables
 
-__all__ = ["LineProcess", "opened"]
+__all__ = ["TEST_S", "LineProcess", "opened"]
 
 START_S = 900.0  # a hang guard: a first start compiles; a machine may be busy
 ANSWER_S = 300.0  # a hang guard: the machine may be busy
+TEST_S = START_S + 2 * ANSWER_S  # of a test: who waits in vain says so before it is ended
 
 
 class LineProcess:
@@ -58,12 +59,13 @@ class LineProcess:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(("READY", "ANSWER")):
-                self._lines.put(line)
-            else:
-                self._log.write(line)
-                self._log.flush()
+        with self._log:  # until nobody has its output: a child of a killed process still may
+            for line in self._process.stdout:
+                if line.startswith(("READY", "ANSWER")):
+                    self._lines.put(line)
+                else:
+                    self._log.write(line)
+                    self._log.flush()
         self._lines.put(None)
 
     def _expect(self, word: str, seconds: float) -> str:
@@ -111,8 +113,6 @@ class LineProcess:
             self._process.kill()
             self._process.wait()
         self._reader.join(5)
-        if not self._reader.is_alive():  # else a child of a killed process still has its output
-            self._log.close()
         return self._process.returncode
 
     def __enter__(self) -> LineProcess:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
 from mooncake_store.errors import ClosedError, Status
+from tests.waiting import until
 
 MEMORY = ctypes.create_string_buffer(4096)
 AT = ctypes.addressof(MEMORY)
@@ -91,10 +93,7 @@ def test_what_was_found_is_leased(client: Client) -> None:
         assert client.exists_numbers(keys, lease_s=0.5) == [1, 0, -Status.BAD_KEY]
     assert pins() == 1
     assert client.exists_numbers([], lease_s=0.5) == []
-    end = time.monotonic() + 10
-    while pins() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert pins() == 0  # nobody has given it back
+    until(lambda: pins() == 0)  # nobody has given it back
 
 
 def test_nothing_at_all_is_an_empty_object(client: Client) -> None:
@@ -176,14 +175,6 @@ def usual_interval() -> Iterator[float]:
     sys.setswitchinterval(usual)
 
 
-def until(what: Callable[[], bool]) -> None:
-    """Wait until it is so; what it asks the interpreter for keeps other threads waiting."""
-    end = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 @contextlib.contextmanager
 def waiting_call(cluster: Cluster) -> Iterator[None]:
     """Have a batch under way that waits for a frozen master; it has ended afterwards."""
@@ -218,33 +209,42 @@ def test_who_computes_beside_a_batch_gives_way_sooner_until_it_ends(usual_interv
 
 
 FORKING = """
-import os, sys, threading
+import os, sys, threading, time
 from mooncake_store import Client
 
 frozen, alive = sys.argv[1:]
-client = Client(frozen, timeout_s=20)
+end_s = time.monotonic() + 90
+client = Client(frozen, timeout_s=100)
 client.exists_numbers(["known"])
 print("connected", flush=True)
 sys.stdin.readline()
 usual = sys.getswitchinterval()
 threading.Thread(target=client.exists_numbers, args=(["a"],), daemon=True).start()
 while sys.getswitchinterval() == usual:
-    pass
+    if time.monotonic() > end_s:
+        os._exit(4)
 child = os.fork()
 if child == 0:
-    with Client(alive, timeout_s=20) as own:
+    with Client(alive, timeout_s=80) as own:
         own.exists_numbers(["b"])
     os._exit(0 if sys.getswitchinterval() == usual else 3)
-os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+while True:
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        os._exit(os.waitstatus_to_exitcode(status))
+    if time.monotonic() > end_s:
+        os._exit(4)
+    time.sleep(0.005)
 """
 
 
+@pytest.mark.timeout(180)  # a hang guard, above those of the processes
 def test_a_forked_child_has_none_of_its_parents_calls(shared_cluster: Cluster) -> None:
     with (
         Cluster(pool_size_bytes=64 << 20) as cluster,
         subprocess.Popen(
             [sys.executable, "-c", FORKING, cluster.address, shared_cluster.address],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         ) as parent,
     ):  # fmt: skip
         try:
@@ -254,7 +254,8 @@ def test_a_forked_child_has_none_of_its_parents_calls(shared_cluster: Cluster) -
             cluster.master.freeze()
             parent.stdin.write("go\n")
             parent.stdin.flush()
-            assert parent.wait(30) == 0
+            assert parent.wait(120) == 0
         finally:
-            parent.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)  # a child that hangs too
             cluster.master.thaw()

@@ -18,6 +18,7 @@ import pytest
 from mooncake_store import AsyncClient, Client
 from mooncake_store.cli.bench.cluster import Cluster, ServerProcess
 from mooncake_store.errors import StoreError, UnavailableError
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -34,13 +35,6 @@ def frozen(process: ServerProcess) -> Iterator[None]:
         yield
     finally:
         process.thaw()
-
-
-def until(is_so: Callable[[], object], timeout_s: float = 20.0) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def taken_s(call: Callable[[], object]) -> float:

@@ -12,13 +12,13 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.line_process import LineProcess, opened
+from tests.engines.line_process import TEST_S, LineProcess, opened
 
 SCRIPT = Path(__file__).with_name("remote_engine.py")
 TOKENS = 70  # four full chunks of 16, and a part of one
 CHUNKS = 5
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(TEST_S)
 
 
 def ours(address: str, **extra: Any) -> dict[str, Any]:

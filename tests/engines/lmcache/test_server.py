@@ -10,11 +10,11 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.line_process import LineProcess, opened
+from tests.engines.line_process import TEST_S, LineProcess, opened
 
 SCRIPT = Path(__file__).with_name("server_engine.py")
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(TEST_S)
 
 
 Servers = tuple[LineProcess, LineProcess]

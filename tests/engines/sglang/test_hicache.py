@@ -11,13 +11,13 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.line_process import LineProcess, opened
+from tests.engines.line_process import TEST_S, LineProcess, opened
 
 SCRIPT = Path(__file__).with_name("hicache_engine.py")
 PAGES = [1, 2, 3]
 HYBRID = {"do": "hybrid", "pages": [11, 12, 13, 14], "side": [12, 13], "window": 2, "seed": 2}
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(TEST_S)
 
 
 def ours(address: str, **extra: Any) -> dict[str, Any]:

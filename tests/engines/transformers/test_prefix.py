@@ -9,14 +9,14 @@ import pytest
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
 from tests.engines.environments import python_of
-from tests.engines.line_process import LineProcess
+from tests.engines.line_process import TEST_S, LineProcess
 from tests.engines.vllm.corruption import corrupted
 
 SCRIPT = Path(__file__).with_name("llama_engine.py")
 PROMPT = [(7 * at + 3) % 199 for at in range(75)]  # 4 full blocks of 16 and a rest
 BRANCH = PROMPT[:50] + [5] * 30
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(TEST_S)
 
 
 def engine(folder: Path, address: str) -> LineProcess:

@@ -14,9 +14,10 @@ import pytest
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
 from mooncake_store.errors import PoolFullError
+from tests.engines.line_process import TEST_S
 from tests.engines.vllm.vllm_process import MIB, ONE_THREAD, Known, VllmProcess, ours, theirs
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(TEST_S)
 
 MANY = 24
 ALONE = 8  # of them, one after the other

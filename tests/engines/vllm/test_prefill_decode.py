@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.engines.line_process import TEST_S
 from tests.engines.vllm.vllm_process import Known, VllmProcess
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.extensive]
+pytestmark = [pytest.mark.timeout(TEST_S), pytest.mark.extensive]
 
 PREFILL = "prefill-engine"
 

@@ -8,10 +8,11 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
+from tests.engines.line_process import TEST_S
 from tests.engines.vllm.corruption import corrupted
 from tests.engines.vllm.vllm_process import MIB, OTHER, PROMPTS, VllmProcess, made, ours
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.extensive]
+pytestmark = [pytest.mark.timeout(TEST_S), pytest.mark.extensive]
 
 PROMPT = PROMPTS[0]
 

@@ -8,10 +8,10 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
-from tests.engines.line_process import LineProcess
+from tests.engines.line_process import TEST_S, LineProcess
 from tests.engines.vllm.vllm_process import MIB
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.extensive]
+pytestmark = [pytest.mark.timeout(TEST_S), pytest.mark.extensive]
 
 SCRIPT = Path(__file__).with_name("tier.py")
 

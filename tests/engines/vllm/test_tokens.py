@@ -8,10 +8,11 @@ import pytest
 
 from mooncake_store import Client
 from mooncake_store.cli.bench.cluster import Cluster
+from tests.engines.line_process import TEST_S
 from tests.engines.vllm.corruption import corrupted
 from tests.engines.vllm.vllm_process import MIB, PROCESSES, Known, VllmProcess, ours, theirs
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(TEST_S)
 
 
 def test_our_connector(vllm_python: Path, model: Path, logs: Path, known: Known) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import socket
 import time
@@ -17,7 +16,12 @@ from mooncake_store.errors import Status
 from mooncake_store.protocol import frames
 from mooncake_store.protocol.methods import Method
 from mooncake_store.runtime import DEFAULT_PORT
-from tests.descriptors import few_descriptors, has_descriptors_for_all_ports
+from tests.descriptors import (
+    assert_told_once,
+    few_descriptors,
+    has_descriptors_for_all_ports,
+    under_a_low_hard_limit,
+)
 
 
 def free_block() -> int:
@@ -315,9 +319,5 @@ def test_there_are_descriptors_for_the_connections_of_all_ports(bench: Any) -> N
 
 
 def test_a_limit_of_descriptors_that_cannot_be_raised_is_told_once(bench: Any) -> None:
-    master = bench.master(run_under=("prlimit", "--nofile=1024:4096"), grpc=True, http=True)
-    (line,) = (line for line in master.log().splitlines() if "too_few_descriptors" in line)
-    assert "wanted=20992 limit=4096" in line
-    assert "hard limit of open files" in line
-    assert "set connections_max lower" in line
-    assert resource.prlimit(master.process.pid, resource.RLIMIT_NOFILE) == (4096, 4096)
+    master = bench.master(run_under=under_a_low_hard_limit(), grpc=True, http=True)
+    assert_told_once(master.process.pid, master.log(), 20992)

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,19 +61,24 @@ def wait_until(
 class Running:
     """A process of ours and where it is reached."""
 
-    def __init__(self, folder: Path, kind: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, kind: str, settings: dict[str, Any], run_under: Sequence[str] = ()
+    ) -> None:
         self.kind = kind
         self.log_path = folder / f"{kind}-log-{time.monotonic_ns()}"
         self.ready_path = folder / f"{kind}-ready-{time.monotonic_ns()}"
         environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": "1"}
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN, kind, json.dumps(settings), str(self.ready_path)],
+                [
+                    *run_under, sys.executable, "-c", RUN, kind, json.dumps(settings),
+                    str(self.ready_path),
+                ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-            )
+            )  # fmt: skip
 
     def wait_ready(self, timeout_s: float = 30.0) -> Running:
         wait_until(
@@ -134,8 +139,8 @@ class Host:
         self.segment_dir = segment_dir
         self.running: list[Running] = []
 
-    def start(self, kind: str, **settings: Any) -> Running:
-        running = Running(self.folder, kind, settings)
+    def start(self, kind: str, *, run_under: Sequence[str] = (), **settings: Any) -> Running:
+        running = Running(self.folder, kind, settings, run_under)
         self.running.append(running)
         return running
 

@@ -22,7 +22,12 @@ from mooncake_store.config import GIB, MIB
 from mooncake_store.errors import ConfigError, StorageFullError
 from mooncake_store.store.config import StoreServerConfig
 from mooncake_store.store.process import default_pool_size
-from tests.descriptors import few_descriptors, has_descriptors_for_all_ports
+from tests.descriptors import (
+    assert_told_once,
+    few_descriptors,
+    has_descriptors_for_all_ports,
+    under_a_low_hard_limit,
+)
 
 from .conftest import Host, Running, wait_until
 
@@ -403,3 +408,11 @@ def test_there_are_descriptors_for_the_connections_of_all_ports(host: Host) -> N
         server = host.server(master, connections_max=512, grpc=True, http=True)
     assert has_descriptors_for_all_ports(server.process.pid, 512)
     assert "too_few_descriptors" not in server.log()
+
+
+def test_a_limit_of_descriptors_that_cannot_be_raised_is_told_once(host: Host) -> None:
+    server = host.server(
+        host.master(), connections_max=8192, grpc=True, http=True,
+        run_under=under_a_low_hard_limit(),
+    )  # fmt: skip
+    assert_told_once(server.process.pid, server.log(), 12800)

@@ -109,8 +109,6 @@ def test_memory_that_only_a_device_reaches_is_refused(engine: TransferEngine) ->
 
 
 def test_read_only_memory_is_a_source_only(engine: TransferEngine, tmp_path: Path) -> None:
-    import mmap
-
     path = tmp_path / "file"
     path.write_bytes(b"source" * 1000)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:

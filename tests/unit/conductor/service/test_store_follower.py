@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from mooncake_store.conductor.service.store_link import Page, Placed, StoreChang
 from mooncake_store.conductor.sim_config import SimConfig
 from mooncake_store.errors import UnavailableError
 from mooncake_store.protocol.methods import EventKind
+from tests.waiting import until
 
 WAIT_S = 10.0
 
@@ -111,10 +111,7 @@ class Following:
         return slot is not None and slot in self.scheduler.index.holders(packed)
 
     def until(self, check) -> None:  # type: ignore[no-untyped-def]
-        end_s = time.monotonic() + WAIT_S
-        while not check():
-            assert time.monotonic() < end_s, "not in time"
-            time.sleep(0.005)
+        until(check, WAIT_S)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from mooncake_store.conductor.service.block_names import BlockNames
 from mooncake_store.conductor.service.store_worker import StoreWorker
 from mooncake_store.errors import UnavailableError
+from tests.waiting import until
 
 DIGESTS = tuple(f"{number:064x}" for number in range(4))
 
@@ -56,13 +57,6 @@ class CopiedStore(PinnedStore):
         self.may_go_on.wait(10)
         self.replicas.discard(key)
         return True
-
-
-def until(is_so: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.002)
 
 
 def decision(request_id: str, move: tuple[str, ...] = ()) -> Any:
