@@ -149,6 +149,11 @@ def _warm(operations: Operations, name: str, size: int) -> Callable[[], object]:
     return lambda: good(operations.warm(name, size))
 
 
+def _rotate(bench: Bench, operations: Operations, size: int) -> Callable[[], object]:
+    """Put as much as the pool holds: sources and pages of the pool have been used once."""
+    return lambda: good(operations.put(size, POOL_BYTES // bench.part // size))
+
+
 def _exchange(
     bench: Bench, direction: Direction, size: int, calls: int, connections: int
 ) -> Measure:
@@ -398,6 +403,7 @@ def copy_cases(bench: Bench, size: int) -> Iterator[Case]:
         one,
         at_least(0.8 if is_huge else 0.6),
         note=one_note,
+        prepare=_rotate(bench, bench.local_alloc, size),
     )
     yield Case(
         f"put {text}, same host, other memory",
@@ -405,6 +411,7 @@ def copy_cases(bench: Bench, size: int) -> Iterator[Case]:
         put_any,
         one,
         at_least(0.45) if is_huge else None,
+        prepare=_rotate(bench, bench.local, size),
     )
     for title, measure in (("store.alloc", put_alloc), ("other memory", put_any)):
         yield Case(
