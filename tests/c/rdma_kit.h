@@ -194,11 +194,13 @@ static void test_links_go_down_and_come_back(void) {
 static void test_silent_loss_of_one_way(void) {
     mover self;
     const char *set = getenv("MOONCAKE_STORE_RDMA_SILENT_MS");
+    bool was_set = set != NULL;
     char silent_ms[16] = "";
-    snprintf(silent_ms, sizeof silent_ms, "%s", set == NULL ? "" : set);
+    snprintf(silent_ms, sizeof silent_ms, "%s", was_set ? set : "");
     unsetenv("MOONCAKE_STORE_RDMA_SILENT_MS");
     open_pair();
-    setenv("MOONCAKE_STORE_RDMA_SILENT_MS", silent_ms, 1);
+    if (was_set)
+        setenv("MOONCAKE_STORE_RDMA_SILENT_MS", silent_ms, 1);
     wait_for_endpoint();
     start(&self);
     await_rounds(&self, 1);

@@ -192,9 +192,14 @@ static void test_a_lane_is_left_soon(void) {
         const char *name;
         void (*lose)(int nic, bool is_lost);
     } faults[] = {{"a link goes down", set_down}, {"silent loss", network_loss_set}};
+    /* The NIC itself would give up after half a minute. */
     unsetenv("MOONCAKE_STORE_RDMA_SILENT_MS");
+    setenv("MOONCAKE_STORE_RDMA_TIMEOUT", "20", 1);
+    setenv("MOONCAKE_STORE_RDMA_RETRIES", "6", 1);
     net on = net_open();
     setenv("MOONCAKE_STORE_RDMA_SILENT_MS", SILENT_MS, 1);
+    unsetenv("MOONCAKE_STORE_RDMA_TIMEOUT");
+    unsetenv("MOONCAKE_STORE_RDMA_RETRIES");
     for (int32_t opcode = TE_READ; opcode <= TE_WRITE; opcode++) {
         for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
             int64_t least_ns = INT64_MAX;
