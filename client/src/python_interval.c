@@ -10,8 +10,11 @@ int cl_interval_init(void) {
     get_function = PySys_GetObject("getswitchinterval");
     set_function = PySys_GetObject("setswitchinterval");
     short_interval = PyFloat_FromDouble(CL_INTERVAL_S);
-    if (get_function == NULL || set_function == NULL || short_interval == NULL)
+    if (get_function == NULL || set_function == NULL || short_interval == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_RuntimeError, "sys has lost its switch interval");
         return -1;
+    }
     Py_INCREF(get_function);
     Py_INCREF(set_function);
     return 0;
