@@ -323,8 +323,9 @@ static void end_begin(cl_putting *put, size_t wanted) {
     if (put->sent != MS_OK)
         return;
     put->sent = MS_UNAVAILABLE;
-    if (put->master == NULL)
-        return;
+    put->is_end_asked = put->master != NULL;
+    if (!put->is_end_asked)
+        return; /* end_finish asks, over a connection of its own */
     struct iovec body = {.iov_base = put->request.data, .iov_len = put->request.length};
     put->sent = te_send(put->master, MS_REQUEST, MS_PUT_END, 0, te_next_request(put->master),
                         cl_left_ms(put->deadline_ns), &body, 1, NULL, 0, put->deadline_ns);
@@ -346,8 +347,11 @@ static ms_status end_finish(cl_putting *put, size_t wanted, cl_failure *failure)
         }
     }
     /* The number makes a repeat harmless; a new master has never heard of it. */
+    bool is_asked = put->is_end_asked;
     while (status != MS_OK && put->master == NULL && cl_is_leaderless(status)) {
-        cl_master_failed(put->client, put->began_ns);
+        if (is_asked)
+            cl_master_failed(put->client, put->began_ns);
+        is_asked = true;
         if (put->end.number == 0 || !cl_master_wait(put->client, false, put->deadline_ns))
             break;
         if (atomic_load(&put->client->session) != put->session) {

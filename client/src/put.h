@@ -34,8 +34,9 @@ typedef struct cl_putting {
     int64_t began_ns; /* when it was */
     uint64_t session; /* that PUT_START named */
     ms_batch start;
-    bool is_started; /* `start` is a number that may be repeated */
-    ms_batch end;    /* number of the PUT_END */
+    bool is_started;   /* `start` is a number that may be repeated */
+    ms_batch end;      /* number of the PUT_END */
+    bool is_end_asked; /* it went out on `master` */
     bool is_relayed;
     uint64_t expiry_ms; /* wall clock */
     uint8_t object_flags;
@@ -51,6 +52,9 @@ int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes)
 /* A node that is known not to answer is not written to while another one could be. */
 bool cl_put_avoids(const cl_putting *put, cl_node *node);
 void cl_put_replica_failed(cl_putting *put, size_t index, ms_status status);
+/* Whether a WRITE whose connection has ended unanswered goes over another one *(seal_again)*: it is that which has ended,
+ * not the server, for all that is known. */
+bool cl_put_may_repeat(const cl_putting *put);
 /* The node has not taken what it was sent: says so, also to those who come after. */
 void cl_put_node_failed(cl_putting *put, cl_node *node, ms_status status, int64_t began_ns,
                         cl_failure *failure);

@@ -194,6 +194,10 @@ bool cl_put_avoids(const cl_putting *put, cl_node *node) {
            cl_node_others(put->client, node) != 0;
 }
 
+bool cl_put_may_repeat(const cl_putting *put) {
+    return atomic_load(&put->client->session) == put->session;
+}
+
 int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes) {
     uint32_t others = cl_node_others(put->client, node);
     if (put->is_last || others == 0)
@@ -252,10 +256,11 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
         te_checkin(put->master, false);
         put->master = NULL;
     }
-    /* The connection has ended, not the server, for all that is known: over another one *(seal_again)*.  Should it have
-     * relayed put_end already, ours has the same number *(dedupe)*. */
-    if (status == MS_UNAVAILABLE)
+    /* Should the server have relayed put_end already, ours has the same number *(dedupe)*. */
+    if (status == MS_UNAVAILABLE && !is_refused && cl_put_may_repeat(put)) {
+        cl_write_list_doubt(list, put);
         status = write_plainly(put, node, list, 1, failure);
+    }
     return status;
 }
 
@@ -298,6 +303,8 @@ static ms_status write_node(cl_putting *put, cl_node *node, uint32_t replica_ind
                          te_share(node->writing, put->items[i].memory, put->items[i].size, &source,
                                   &source_offset, put->write_ns) == MS_OK;
         if (!is_mapped && node->is_local && put->items[i].size > inline_max) {
+            /* Once: of its frames only the last has a seal, so nothing would hold back a late one of a first attempt, which
+             * copies from a buffer that others may have by then. */
             ms_status staged = write_staged(put, i, replica, node);
             if (staged == MS_OK) {
                 put->states[i].sealed |= 1ull << replica_index;

@@ -70,13 +70,13 @@ bool cl_write_early_begin(cl_write_early *early, cl_putting *put) {
 
 ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure *failure) {
     ms_status status = early->sent;
-    bool is_refused;
+    bool is_refused = false;
     if (status == MS_OK)
         status = cl_write_list_receive(&early->list, early->connection, put->write_ns, &is_refused);
     te_checkin(early->connection, status == MS_OK);
     early->connection = NULL;
-    if (status == MS_UNAVAILABLE) {
-        /* The connection has ended, not the server, for all that is known: over another one *(seal_again)*. */
+    if (status == MS_UNAVAILABLE && !is_refused && cl_put_may_repeat(put)) {
+        cl_write_list_doubt(&early->list, put);
         cl_write_list_close(&early->list);
         return cl_put_write(put, &put->is_relayed, failure);
     }
@@ -85,10 +85,9 @@ ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure 
         cl_node_worked(put->client, early->node);
     } else {
         cl_put_node_failed(put, early->node, status, early->began_ns, failure);
-        for (size_t at = 0; at < early->list.count; at++) {
+        cl_write_list_doubt(&early->list, put);
+        for (size_t at = 0; at < early->list.count; at++)
             cl_put_replica_failed(put, early->list.owners[at], status);
-            put->states[early->list.owners[at]].is_unclear = true;
-        }
     }
     cl_write_list_close(&early->list);
     return status;

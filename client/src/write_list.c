@@ -134,11 +134,22 @@ static bool is_sealed(uint32_t status) { return status == MS_OK || status == MS_
  * its records. */
 static void refused(cl_putting *put, size_t index, const cl_node *node, ms_status status,
                     cl_failure *failure) {
+    if (cl_is_transport(status)) {
+        put->states[index].is_unclear = true;
+        cl_fail(failure, status, "write", node->name,
+                "its connection has ended unanswered, and another one brought no certainty: nobody "
+                "knows whether it was stored");
+    }
     if (status == MS_NO_SPACE)
         cl_fail(failure, status, "write", node->name,
                 "the file system that holds this server's memory is full (/dev/shm, or its "
                 "--segment-dir): make room there");
     cl_put_replica_failed(put, index, status);
+}
+
+void cl_write_list_doubt(const cl_write_list *list, cl_putting *put) {
+    for (size_t at = 0; at < list->count; at++)
+        put->states[list->owners[at]].is_unclear = true;
 }
 
 void cl_write_list_settle(const cl_write_list *list, cl_putting *put, const cl_node *node,

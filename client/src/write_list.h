@@ -35,6 +35,8 @@ ms_status cl_write_list_send(const cl_write_list *list, te_connection *connectio
  * frame, and ends this connection, but passes nothing on. */
 ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, int64_t deadline_ns,
                                 bool *is_refused);
+/* Nobody knows what became of it. */
+void cl_write_list_doubt(const cl_write_list *list, cl_putting *put);
 /* The statuses, into the put: which items have their replica with bit `bit`, and what failed. */
 void cl_write_list_settle(const cl_write_list *list, cl_putting *put, const cl_node *node,
                           uint64_t bit, cl_failure *failure);

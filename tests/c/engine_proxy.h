@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,6 +49,7 @@ typedef struct proxy {
     _Atomic uint32_t breaks;      /* grows: all connections are reset */
     _Atomic uint64_t bytes_per_s; /* 0: no limit */
     _Atomic uint64_t passed, accepted;
+    _Atomic uint64_t held; /* bytes that have come while it is silent towards the engine */
     proxy_pair *pairs[PROXY_PAIRS];
     int kept[PROXY_PAIRS];
     uint32_t kept_count;
@@ -136,6 +138,16 @@ static inline bool proxy_pass(proxy *own, int from, int to, proxy_way *way) {
     return true;
 }
 
+static inline uint64_t proxy_held(const proxy *own) {
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < PROXY_PAIRS; i++) {
+        int waiting = 0;
+        if (own->pairs[i] != NULL && ioctl(own->pairs[i]->asking, FIONREAD, &waiting) == 0)
+            held += (uint64_t)waiting + own->pairs[i]->there.end - own->pairs[i]->there.start;
+    }
+    return held;
+}
+
 static inline void *proxy_run(void *argument) {
     proxy *own = argument;
     while (!own->is_over) {
@@ -174,6 +186,7 @@ static inline void *proxy_run(void *argument) {
             if (!is_there)
                 proxy_drop(own, i);
         }
+        own->held = own->is_silent_there ? proxy_held(own) : 0;
         own->broken = breaks;
     }
     own->keeps_serving = false;

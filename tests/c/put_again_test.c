@@ -5,12 +5,15 @@
 /* A put whose connection to the store server breaks before its answer: the same grant is written and sealed over another
  * connection *(seal_again)*, and the caller sees nothing of it.
  *
- * That the grant is the same is seen by their group, as a put of a group is not begun again, and by a counter.
+ * That the grant is the same is seen by their group, as a put of a group is not begun again, and by a counter.  Where
+ * nobody can know what became of it, a put is begun anew, and a group fails.
  * Two attempts may place the same bytes at the same time: that is meant, and ThreadSanitizer would call it a race. */
 #include "engine_proxy.h"
 #include "st_kit.h"
 
-#include "cl.h"
+#include <sys/un.h>
+
+#include "cl_internal.h"
 #include "ma.h"
 
 #define PROXY_ADDRESS "127.0.0.2" /* the server's port is told with it: the proxy has the same */
@@ -26,7 +29,9 @@ static struct {
     uint64_t group;
 } all;
 
-static void open_all(bool has_relay) {
+typedef enum way { BY_TCP, BY_RELAY, BY_UNIX } way;
+
+static void open_all(way chosen) {
     ma_config config;
     cl_config own;
     cl_failure failure = {0};
@@ -44,8 +49,8 @@ static void open_all(bool has_relay) {
     all.between = proxy_open_at(PROXY_ADDRESS, all.node.status.port, all.node.status.port);
     cl_config_default(&own);
     own.master = all.address;
-    own.allow_local = 0;
-    own.allow_relay = has_relay;
+    own.allow_local = chosen == BY_UNIX;
+    own.allow_relay = chosen == BY_RELAY;
     CHECK_STATUS(cl_open(&own, in_seconds(LIMIT_S), &all.handle, &failure), MS_OK);
 }
 
@@ -65,12 +70,17 @@ typedef struct putting {
     cl_item items[KEYS_MAX];
     uint8_t *bytes;
     size_t count, size;
+    bool is_alone; /* of no group */
     ms_status status;
     cl_failure failure;
 } putting;
 
 static void put_open(putting *put, const char *name, size_t count, size_t size) {
-    *put = (putting){.count = count, .size = size, .bytes = malloc(count * size)};
+    /* Many small ones go in halves, if they are no group. */
+    *put = (putting){.count = count,
+                     .size = size,
+                     .is_alone = count == KEYS_MAX && size <= 1000,
+                     .bytes = malloc(count * size)};
     fill(put->bytes, count * size, (uint64_t)name[0] + size);
     for (size_t i = 0; i < count; i++) {
         int length = snprintf(put->keys[i], sizeof put->keys[i], "%s/%zu", name, i);
@@ -88,8 +98,7 @@ static void *put_run(void *argument) {
     CHECK(client != NULL);
     cl_put_options options = {.replica_count = 1,
                               .replica_count_min = 1,
-                              /* Many small ones go in halves, if they are no group. */
-                              .group = put->count < KEYS_MAX || put->size > 1000 ? ++all.group : 0,
+                              .group = put->is_alone ? 0 : ++all.group,
                               .timeout_ms = LIMIT_S * 1000};
     put->status =
         cl_put(client, put->items, put->count, &options, in_seconds(LIMIT_S), &put->failure);
@@ -125,6 +134,37 @@ static cl_counters counters(void) {
     return now;
 }
 
+/* What nobody's broken connection may change. */
+typedef struct blamed {
+    uint64_t puts_moved, master_failures;
+} blamed;
+
+static blamed blame(void) {
+    cl_failure failure;
+    cl_client *client = cl_enter(all.handle, &failure);
+    CHECK(client != NULL);
+    pthread_mutex_lock(&client->health.lock);
+    blamed now = {.master_failures = client->health.master.failures};
+    pthread_mutex_unlock(&client->health.lock);
+    cl_leave(client);
+    now.puts_moved = counters().puts_moved;
+    return now;
+}
+
+static void check_blame(blamed before) {
+    blamed now = blame();
+    CHECK(now.puts_moved == before.puts_moved);
+    CHECK(now.master_failures == before.master_failures);
+}
+
+static void set_seal_busy(int64_t busy_ns) {
+    cl_failure failure;
+    cl_client *client = cl_enter(all.handle, &failure);
+    CHECK(client != NULL);
+    client->engine->seal_busy_ns = busy_ns;
+    cl_leave(client);
+}
+
 /* So that a connection is there which can break. */
 static void warm(void) {
     static uint32_t number;
@@ -152,7 +192,7 @@ static void put_unanswered(const char *name, size_t count, size_t size) {
     warm();
     put_open(&put, name, count, size);
     uint64_t sealed = node_counter(&all.node, "seals_total");
-    uint64_t puts_moved = counters().puts_moved;
+    blamed before = blame();
     on_step = be_silent;
     CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
     int64_t until_ns = in_seconds(LIMIT_S);
@@ -167,9 +207,11 @@ static void put_unanswered(const char *name, size_t count, size_t size) {
     all.between->is_silent_back = false;
     pthread_join(thread, NULL);
     check_stored(&put);
-    CHECK(counters().puts_moved == puts_moved);
+    check_blame(before);
     free(put.bytes);
 }
+
+#define LOST_BYTES 2000u /* of a frame; more than HELLOs have */
 
 /* The frame has not arrived when its connection breaks. */
 static void put_lost(const char *name, size_t count, size_t size) {
@@ -179,11 +221,14 @@ static void put_lost(const char *name, size_t count, size_t size) {
     warm();
     put_open(&put, name, count, size);
     uint64_t sealed = node_counter(&all.node, "seals_total");
-    uint64_t puts_moved = counters().puts_moved;
+    blamed before = blame();
     all.between->is_silent_there = true;
     CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
-    pause_ms(
-        200); /* whether its bytes are with the proxy by then or not, they are lost or come later */
+    int64_t until_ns = in_seconds(LIMIT_S);
+    while (all.between->held < LOST_BYTES) {
+        CHECK(te_now_ns() < until_ns);
+        pause_ms(1);
+    }
     all.between->breaks++;
     while (all.between->broken != all.between->breaks)
         pause_ms(1);
@@ -191,22 +236,18 @@ static void put_lost(const char *name, size_t count, size_t size) {
     all.between->is_silent_there = false;
     pthread_join(thread, NULL);
     check_stored(&put);
-    CHECK(counters().puts_moved == puts_moved);
+    check_blame(before);
     free(put.bytes);
 }
 
-/* The server does not know yet that the connection has ended: the first attempt still has its use of the extent. */
-static void put_half(const char *name, size_t size) {
-    fprintf(stderr, "  %s, half of it\n", name);
-    putting put;
+/* Begins `put`, and breaks its connection in the middle of its bytes, of which the server does not hear: the first attempt
+ * keeps its use of the extent, and a SEAL is answered BUSY. */
+static pthread_t break_half(putting *put) {
     pthread_t thread;
-    warm();
-    put_open(&put, name, 1, size);
     uint64_t refused = node_counter(&all.node, "seals_refused_total");
     uint64_t passed = all.between->passed;
-    uint64_t puts_moved = counters().puts_moved;
     all.between->bytes_per_s = MIB;
-    CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
+    CHECK(pthread_create(&thread, NULL, put_run, put) == 0);
     int64_t until_ns = in_seconds(LIMIT_S);
     while (all.between->passed < passed + 200000) {
         CHECK(te_now_ns() < until_ns);
@@ -215,19 +256,55 @@ static void put_half(const char *name, size_t size) {
     all.between->keeps_serving = true;
     all.between->breaks++;
     all.between->bytes_per_s = 0;
-    while (node_counter(&all.node, "seals_refused_total") == refused) { /* BUSY */
+    while (node_counter(&all.node, "seals_refused_total") == refused) {
         CHECK(te_now_ns() < until_ns);
         pause_ms(1);
     }
+    return thread;
+}
+
+static void put_half(const char *name, size_t size) {
+    fprintf(stderr, "  %s, half of it\n", name);
+    putting put;
+    warm();
+    put_open(&put, name, 1, size);
+    blamed before = blame();
+    set_seal_busy(LIMIT_S * SECONDS);
+    pthread_t thread = break_half(&put);
     all.between->keeps_serving = false;
     pthread_join(thread, NULL);
+    set_seal_busy(0);
     check_stored(&put);
-    CHECK(counters().puts_moved == puts_moved);
+    check_blame(before);
     free(put.bytes);
 }
 
-static void test_puts_survive_their_connection(bool has_relay) {
-    open_all(has_relay);
+/* The server does not hear of it as long as the client asks. */
+static void put_kept(const char *name, size_t size, bool is_alone) {
+    fprintf(stderr, "  %s, half of it for long\n", name);
+    putting put;
+    warm();
+    put_open(&put, name, 1, size);
+    put.is_alone = is_alone;
+    blamed before = blame();
+    set_seal_busy(100 * 1000 * 1000);
+    pthread_join(break_half(&put), NULL);
+    all.between->keeps_serving = false;
+    set_seal_busy(0);
+    if (is_alone) {
+        check_stored(&put);
+        CHECK(blame().puts_moved == before.puts_moved + 1);
+    } else {
+        CHECK_STATUS(put.items[0].status, MS_UNAVAILABLE);
+        CHECK(strcmp(put.failure.stage, "write") == 0);
+        CHECK(strstr(put.failure.message, "nobody knows whether it was stored") != NULL);
+        CHECK(blame().puts_moved == before.puts_moved);
+    }
+    free(put.bytes);
+}
+
+static void test_puts_survive_their_connection(way chosen) {
+    open_all(chosen);
     put_unanswered("a small one", 1, 4000);
     put_lost("another small one", 1, 4000);
     put_unanswered("a few", 8, 3000);
@@ -239,11 +316,71 @@ static void test_puts_survive_their_connection(bool has_relay) {
     put_lost("other small ones", KEYS_MAX, 500);
     put_half("half", 700000);
     put_half("half of a large one", 5 * MIB);
+    put_kept("kept", 700000, true);
+    put_kept("kept, and large", 5 * MIB, true);
+    put_kept("kept in a group", 700000, false);
+    close_all();
+}
+
+/* ---- through shared memory ------------------------------------------------------------------------------------------ */
+
+static _Atomic uint32_t cuts_left, cut_count;
+
+/* Ends what the server has accepted at its Unix socket, but not what it accepts while this looks for it. */
+static void cut_unix(const char *name) {
+    if (strcmp(name, "seal: before the answer") != 0 || cuts_left == 0)
+        return;
+    cuts_left--;
+    int found[64];
+    uint32_t count = 0;
+    for (int fd = 3; fd < 1024 && count < sizeof found / sizeof *found; fd++) {
+        struct sockaddr_un at = {0};
+        socklen_t length = sizeof at, size = sizeof(int);
+        int is_listening = 1;
+        if (getsockname(fd, (struct sockaddr *)&at, &length) == 0 && at.sun_family == AF_UNIX &&
+            strcmp(at.sun_path, all.node.unix_path) == 0 &&
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) == 0 && !is_listening)
+            found[count++] = fd;
+    }
+    while (count > 0)
+        cut_count += shutdown(found[--count], SHUT_RDWR) == 0;
+}
+
+/* The first value is sealed when the link is cut, and the others are not *(source_open)*: over the next link the first
+ * one is COMPLETE, and the others' memory has to be told once more. */
+static void test_shared_memory_survives_its_link(const char *name, size_t count, size_t size) {
+    putting put;
+    uint64_t address;
+    open_all(BY_UNIX);
+    warm();
+    put_open(&put, name, count, size);
+    CHECK_STATUS(cl_alloc(all.handle, count * size, &address), MS_OK);
+    memcpy((void *)(uintptr_t)address, put.bytes, count * size);
+    for (size_t i = 0; i < count; i++)
+        put.items[i].memory = (uint8_t *)(uintptr_t)address + i * size;
+    blamed before = blame();
+    uint64_t sealed = node_counter(&all.node, "seals_total");
+    uint64_t put_bytes_local = counters().put_bytes_local;
+    cut_count = 0;
+    cuts_left = 1;
+    on_step = cut_unix;
+    put_run(&put);
+    on_step = NULL;
+    CHECK(cuts_left == 0 && cut_count > 0);
+    check_stored(&put);
+    check_blame(before);
+    CHECK(node_counter(&all.node, "seals_total") == sealed + count);
+    CHECK(counters().put_bytes_local >= put_bytes_local + count * size);
+    CHECK_STATUS(cl_free(all.handle, address), MS_OK);
+    free(put.bytes);
     close_all();
 }
 
 int main(void) {
-    RUN(test_puts_survive_their_connection(false));
-    RUN(test_puts_survive_their_connection(true));
+    RUN(test_puts_survive_their_connection(BY_TCP));
+    RUN(test_puts_survive_their_connection(BY_RELAY));
+    RUN(test_shared_memory_survives_its_link("shared", 1, 3 * MIB));
+    RUN(test_shared_memory_survives_its_link("two, shared", 2, 3 * MIB));
+    RUN(test_shared_memory_survives_its_link("many, shared", 16, MIB));
     return 0;
 }

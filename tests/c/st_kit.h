@@ -52,6 +52,23 @@ static inline void fill(uint8_t *bytes, size_t length, uint64_t version) {
         bytes[at] = (uint8_t)(version * 131 + at * 7 + (at >> 8));
 }
 
+/* Waits until the frozen WRITE's bytes are in the extent; looks through the file, as no thread here owns them. */
+static inline void wait_for_bytes(const node *node, uint32_t page, const uint8_t *bytes,
+                                  size_t length) {
+    char path[128];
+    uint8_t last = 0;
+    snprintf(path, sizeof path, "%s/payload-0", node->folder);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0);
+    int64_t deadline_ns = in_seconds(10);
+    while (pread(fd, &last, 1, (off_t)(page * 4096 + length - 1)) == 1 &&
+           last != bytes[length - 1]) {
+        CHECK(te_now_ns() < deadline_ns);
+        pause_ms(1);
+    }
+    close(fd);
+}
+
 #define RUN(...)                                                                                   \
     do {                                                                                           \
         fprintf(stderr, "%s\n", #__VA_ARGS__);                                                     \

@@ -173,6 +173,7 @@ struct te_engine {
     struct te_notes *notes;       /* notify.c */
     struct te_carrier *carrier;   /* carrier.c */
     uint64_t rails_bytes_min; /* te_read and te_write go over several rails from so many bytes on */
+    int64_t seal_busy_ns;     /* so long a SEAL that is answered BUSY is sent again; 0: a second */
     uint64_t rail_slice_bytes;  /* the least a slice has; 0: as the schedule likes */
     _Atomic bool has_rails;     /* a path was opened, or is wanted: batches look for one */
     struct te_remotes *remotes; /* remote.c */

@@ -43,6 +43,7 @@ typedef struct te_moving {
     const uint8_t *seals;
     uint32_t *statuses;
     uint32_t flags;
+    bool is_repeated;  /* all of it: see te_part */
     bool *is_unsealed; /* per item, of a write that may be striped: its seal goes by itself */
     bool is_striped;
     uint64_t part_bytes;
@@ -91,7 +92,7 @@ ms_status te_transfer_write_rest(const te_moving *wanted);
 /* ---- transfer_seal.c ---- */
 /* Bytes and seals, with room to note which seals went with no part. */
 ms_status te_transfer_write_all(te_moving *wanted);
-/* Seals that were answered BUSY, again, for a moment. */
+/* Seals that were answered BUSY, again, for a moment; afterwards none is BUSY. */
 ms_status te_transfer_seal_busy(const te_moving *written);
 
 #endif

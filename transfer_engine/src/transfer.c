@@ -46,6 +46,23 @@ static bool is_harmless_twice(const te_moving *moved, const te_part *taken) {
     return moved->reads != NULL || (taken->bytes == 0 && te_part_shared_bytes(moved, taken) == 0);
 }
 
+/* In place of a connection that has failed.  A WRITE goes over no other session than the one in which it began: what that one
+ * may still do ends with it *(seal_again)*.  NULL: there is no other. */
+static ms_status replace(te_moving *moved, te_connection **connection) {
+    uint32_t hello_generation = (*connection)->hello_generation;
+    te_checkin(*connection, false);
+    *connection = NULL;
+    ms_status status = te_checkout(moved->channel, moved->deadline_ns, connection);
+    if (status == MS_OK && moved->reads == NULL &&
+        (*connection)->hello_generation != hello_generation) {
+        te_checkin(*connection, true);
+        *connection = NULL;
+        status = MS_UNAVAILABLE;
+        te_channel_set_error(moved->channel, "the session has changed in the middle of a WRITE");
+    }
+    return status;
+}
+
 /* One exchange.  A peer with several addresses is given a moment on one of them, then longer on others: a rail that is lost
  * says nothing.  `*connection` is replaced then; NULL: there is no other. */
 static ms_status exchange_somewhere(te_moving *moved, te_part *taken, te_connection **connection) {
@@ -60,10 +77,8 @@ static ms_status exchange_somewhere(te_moving *moved, te_part *taken, te_connect
             return status;
         }
         te_connection_doubt(*connection);
-        te_checkin(*connection, false);
-        *connection = NULL;
         taken->is_repeated = true;
-        status = te_checkout(moved->channel, moved->deadline_ns, connection);
+        status = replace(moved, connection);
         if (status != MS_OK) {
             return status;
         }
@@ -148,9 +163,7 @@ static ms_status carry(te_moving *moved, te_connection *connection) {
             status = exchange_somewhere(moved, &taken, &connection);
             while (connection != NULL && may_repeat(moved, status) && repeats++ < 2) {
                 taken.is_repeated = true;
-                te_checkin(connection, false);
-                connection = NULL;
-                status = te_checkout(moved->channel, moved->deadline_ns, &connection);
+                status = replace(moved, &connection);
                 if (status != MS_OK) {
                     break;
                 }

@@ -9,20 +9,33 @@
 #define BUSY_NS TE_NS_PER_S
 #define BUSY_LOOK_NS TE_NS_PER_MS
 
-/* Seals that went with no part: every byte of theirs has been answered.  Each is an item without bytes. */
-static ms_status write_seals(const te_moving *written) {
-    size_t sealed = 0, bytes = 0, offset = 0, kept = 0;
-    bool is_whole = true; /* every item of the object so far has been answered with OK */
+static bool is_busy(const te_moving *written, size_t i) {
+    return written->statuses[i] == MS_BUSY && written->writes[i].seal_length > 0;
+}
+
+/* Leaves those is_unsealed whose objects' bytes have all been answered; how many, and how long their seals are. */
+static size_t find_due(const te_moving *written, size_t *bytes) {
+    size_t sealed = 0;
+    bool is_whole = true; /* every byte of the object so far is there */
+    *bytes = 0;
     for (size_t i = 0; i < written->count; i++) {
-        is_whole = is_whole && written->statuses[i] == MS_OK;
+        bool is_asked_again = written->is_unsealed[i] && is_busy(written, i);
+        is_whole = is_whole && (written->statuses[i] == MS_OK || is_asked_again);
         bool is_due = written->is_unsealed[i] && is_whole;
         if (written->writes[i].seal_length > 0) { /* the object's last item */
             written->is_unsealed[i] = is_due;
             is_whole = true;
         }
         sealed += is_due;
-        bytes += is_due ? written->writes[i].seal_length : 0;
+        *bytes += is_due ? written->writes[i].seal_length : 0;
     }
+    return sealed;
+}
+
+/* Seals that went with no part, or are asked for again: every byte of theirs has been answered.  Each is an item without
+ * bytes, but of shared memory. */
+static ms_status write_seals(const te_moving *written) {
+    size_t bytes, offset = 0, kept = 0, sealed = find_due(written, &bytes);
     if (sealed == 0) {
         return MS_OK;
     }
@@ -39,8 +52,9 @@ static ms_status write_seals(const te_moving *written) {
             uint32_t length = written->writes[i].seal_length;
             if (written->is_unsealed[i]) {
                 items[sealed] = written->writes[i];
-                items[sealed].source = 0;
-                items[sealed].offset = items[sealed].length = items[sealed].source_offset = 0;
+                if (items[sealed].source == 0) { /* else it is copied again *(source_busy)* */
+                    items[sealed].offset = items[sealed].length = 0;
+                }
                 answers[sealed] = MS_PENDING;
                 origins[sealed++] = i;
                 memcpy(kept_seals + kept, written->seals + offset, length);
@@ -69,45 +83,54 @@ static ms_status write_seals(const te_moving *written) {
 }
 
 static bool is_any_busy(const te_moving *written) {
-    bool is_busy = false;
+    bool is_any = false;
     for (size_t i = 0; i < written->count; i++) {
-        is_busy |= written->statuses[i] == MS_BUSY && written->writes[i].seal_length > 0;
+        is_any |= is_busy(written, i);
     }
-    return is_busy;
+    return is_any;
 }
 
 /* A connection over which a part of an object went first, and which has ended since, may not have given back its use of
  * the extent yet: then the server says BUSY to the SEAL, for a moment *(again_busy)*. */
-ms_status te_transfer_seal_busy(const te_moving *written) {
-    if (!is_any_busy(written)) {
-        return MS_OK;
-    }
-    const int64_t until_ns = te_now_ns() + BUSY_NS;
+static ms_status ask_again(const te_moving *written, bool *is_unsealed) {
+    int64_t busy_ns = written->engine->seal_busy_ns;
+    int64_t until_ns = te_now_ns() + (busy_ns != 0 ? busy_ns : BUSY_NS);
     te_moving again = *written;
     ms_status status = MS_OK;
-    again.is_unsealed = NULL;
-    while (status == MS_OK && is_any_busy(written)) {
-        int64_t now_ns = te_now_ns();
-        if (now_ns >= until_ns || now_ns >= written->deadline_ns) {
-            break;
-        }
-        if (again.is_unsealed == NULL) {
-            again.is_unsealed = malloc(written->count * sizeof *again.is_unsealed);
-        }
-        if (again.is_unsealed == NULL) {
-            return MS_NO_MEMORY;
-        }
+    size_t bytes;
+    again.is_unsealed = is_unsealed;
+    again.is_repeated = true;
+    if (until_ns > written->deadline_ns) {
+        until_ns = written->deadline_ns;
+    }
+    while (status == MS_OK && te_now_ns() < until_ns) {
         for (size_t i = 0; i < written->count; i++) {
-            again.is_unsealed[i] =
-                written->statuses[i] == MS_BUSY && written->writes[i].seal_length > 0;
-            if (again.is_unsealed[i]) {
-                written->statuses[i] = MS_OK; /* its bytes are there */
-            }
+            is_unsealed[i] = is_busy(written, i);
+        }
+        if (find_due(&again, &bytes) == 0) {
+            break;
         }
         nanosleep(&(struct timespec){.tv_nsec = BUSY_LOOK_NS}, NULL);
         status = write_seals(&again);
     }
-    free(again.is_unsealed);
+    return status;
+}
+
+ms_status te_transfer_seal_busy(const te_moving *written) {
+    if (!is_any_busy(written)) {
+        return MS_OK;
+    }
+    bool *is_unsealed = malloc(written->count * sizeof *is_unsealed);
+    if (is_unsealed == NULL) {
+        return MS_NO_MEMORY;
+    }
+    ms_status status = ask_again(written, is_unsealed);
+    free(is_unsealed);
+    for (size_t i = 0; i < written->count; i++) {
+        if (is_busy(written, i)) {
+            written->statuses[i] = MS_UNAVAILABLE; /* the first attempt may still be sealed */
+        }
+    }
     return status;
 }
 

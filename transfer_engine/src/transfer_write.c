@@ -49,6 +49,20 @@ uint64_t te_part_shared_bytes(const te_moving *moved, const te_part *taken) {
     return bytes;
 }
 
+/* What the answer to a repeated item says of both attempts. */
+static uint32_t of_both(uint32_t status) {
+    switch (status) {
+    case MS_COMPLETE: /* the first one was carried out: that very version is sealed there */
+        return MS_OK;
+    case MS_WRONG_EPOCH:
+    case MS_FENCED:
+    case MS_GONE: /* by now; before, the first one may have been sealed */
+        return MS_IO_ERROR;
+    default:
+        return status;
+    }
+}
+
 ms_status te_part_write(te_moving *moved, const te_part *taken, te_connection *connection) {
     size_t count = taken->count, payload_count = 0;
     struct iovec payload[TE_FRAME_IOVECS];
@@ -103,9 +117,7 @@ ms_status te_part_write(te_moving *moved, const te_part *taken, te_connection *c
     for (size_t i = 0; i < count; i++) {
         uint32_t one =
             reply.header.status == MS_OK || !is_list ? reply.header.status : answer[2 + i];
-        if (one == MS_COMPLETE && taken->is_repeated) {
-            one = MS_OK; /* the first attempt was carried out: that very version is sealed there */
-        }
+        one = taken->is_repeated ? of_both(one) : one;
         write_status(moved, taken, taken->first + i, one);
         if (one == MS_NOT_REGISTERED && moved->writes[taken->first + i].source != 0) {
             te_channel_shares_forget(moved->channel);

@@ -18,6 +18,10 @@ RULES = {
         "SEAL is only answered"
     ),
     "again_busy": "a SEAL of one attempt is answered BUSY while another one is still copying",
+    "source_busy": (
+        "after BUSY the SEAL alone is sent again, but what was copied from shared memory with it: "
+        "a SEAL may arrive when the other attempt has copied what the client put there since"
+    ),
     "source_open": (
         "what was copied from shared memory is sealed only while its connection is there: the "
         "client uses that memory for something else afterwards"
@@ -123,8 +127,17 @@ def _copy(state: State, n: int) -> Steps:
     yield f"attempt {n + 1} is copied: {placed}", after, wrong
 
 
+def _again(state: State, n: int) -> Steps:
+    if state.call == "begun" and state.attempts[n].is_open:
+        sent = _with(state, n, state.attempts[n]._replace(at="sent"))
+        yield f"attempt {n + 1} is sent again, with what is to be copied", sent, None
+
+
 def _seal(state: State, n: int, rules: frozenset[str]) -> Steps:
-    """The copy's use is given back, and the seal is looked at, in one step."""
+    """The copy's use is given back, and the seal is looked at, in one step.
+
+    One that is sent again after BUSY may be in the server's buffers when its connection ends.
+    """
     attempt = state.attempts[n]
     is_cancelled = state.is_shared and attempt.at == "copied" and not attempt.is_open
     if is_cancelled and "source_open" in rules:
@@ -158,7 +171,9 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
                 yield from _begin(state, n, rules)
             elif attempt.at == "copying":
                 yield from _copy(state, n)
-            elif attempt.at == "copied" or (attempt.at == "busy" and attempt.is_open):
+            elif attempt.at == "busy" and state.is_shared and "source_busy" in rules:
+                yield from _again(state, n)
+            elif attempt.at in ("copied", "busy"):
                 yield from _seal(state, n, rules)
 
     return following
