@@ -7,6 +7,10 @@
 #include "write_list.h"
 
 #define STAGING_SLOTS 4u
+/* A value goes in so many steps, or more: the server copies one while the client fills the next.  Each step costs a frame and
+ * its answer, about as long as a tenth of STEP_LEAST takes to copy. */
+#define STEPS 8u
+#define STEP_LEAST (128u << 10)
 
 /* ---- staging -------------------------------------------------------------------------------------------- */
 
@@ -81,16 +85,23 @@ static ms_status pipeline_send(pipeline *pipe, const ms_write_item *item, const 
                    pipe->deadline_ns);
 }
 
+static uint64_t staged_step(uint64_t length, uint64_t slot_bytes) {
+    uint64_t step = (length / STEPS + MS_PAGE_SIZE - 1) / MS_PAGE_SIZE * MS_PAGE_SIZE;
+    step = step > STEP_LEAST ? step : STEP_LEAST;
+    return step < slot_bytes ? step : slot_bytes;
+}
+
 /* One extent through the slots of a staging buffer: the client fills one while the server drains others.
  * The frame with the seal goes when all before it were answered, so that a failed one is never sealed. */
 static ms_status stage_extent(cl_client *client, pipeline *pipe, const cl_staging *staging,
                               uint32_t source, uint64_t source_offset, ms_write_item item,
                               cl_cursor *bytes, uint64_t length, const ms_writer *seal) {
     const uint64_t slot_bytes = client->config.staging_bytes / STAGING_SLOTS;
+    const uint64_t step_bytes = staged_step(length, slot_bytes);
     uint64_t done = 0;
     while (done < length) {
         const uint64_t slot = pipe->sent % STAGING_SLOTS;
-        uint64_t step = length - done < slot_bytes ? length - done : slot_bytes;
+        uint64_t step = length - done < step_bytes ? length - done : step_bytes;
         bool is_last = done + step == length;
         ms_status status = MS_OK;
         while (status == MS_OK && pipe->in_flight >= STAGING_SLOTS)
