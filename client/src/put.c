@@ -457,8 +457,8 @@ static void revoke(cl_putting *put) {
             }
             /* GONE: the master had taken it back by itself, if no put_end can have come before. */
             put->states[i].is_revoked =
-                told == MS_OK ||
-                (told == MS_GONE && put->states[i].sealed == 0 && !put->client->config.allow_relay);
+                told == MS_OK || (told == MS_GONE && put->states[i].sealed == 0 &&
+                                  !put->states[i].is_unclear && !put->client->config.allow_relay);
         }
     }
     cl_number_end(put->client, put->end.number);

@@ -233,6 +233,20 @@ static ms_status write_plainly(cl_putting *put, cl_node *node, cl_write_list *li
     return status;
 }
 
+/* The master's connection has ended, or brought something else than the relayed answer, and nobody knows what was sealed: only
+ * the server does.  Should it have relayed put_end already, ours has the same number *(dedupe)*. */
+static ms_status write_again(cl_putting *put, cl_node *node, cl_write_list *list,
+                             cl_failure *failure) {
+    for (size_t i = 0; i < list->count; i++)
+        put->states[list->owners[i]].sealed = 0;
+    cl_write_list_doubt(list, put);
+    if (cl_put_may_repeat(put))
+        return write_plainly(put, node, list, 1, failure);
+    for (size_t i = 0; i < list->count; i++)
+        cl_put_replica_failed(put, list->owners[i], MS_UNAVAILABLE);
+    return MS_OK; /* nothing is held against the server */
+}
+
 /* All in one frame; the server relays put_end, the master answers on put->master. */
 static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *list, bool *is_done,
                                cl_failure *failure) {
@@ -251,10 +265,9 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
         for (size_t i = 0; i < list->count; i++)
             put->states[list->owners[i]].sealed = 1;
         status = cl_put_take_relayed(put, failure);
-        *is_done = status == MS_OK;
         te_checkin(data, status == MS_OK);
-        /* Sealed or not, nobody knows: the client's own put_end finds out. */
-        return MS_OK;
+        *is_done = status == MS_OK;
+        return *is_done ? MS_OK : write_again(put, node, list, failure);
     }
     bool is_refused = false;
     if (status == MS_OK)
@@ -267,7 +280,6 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
         te_checkin(put->master, false);
         put->master = NULL;
     }
-    /* Should the server have relayed put_end already, ours has the same number *(dedupe)*. */
     if (status == MS_UNAVAILABLE && !is_refused && cl_put_may_repeat(put)) {
         cl_write_list_doubt(list, put);
         status = write_plainly(put, node, list, 1, failure);

@@ -93,6 +93,6 @@ ms_status te_transfer_write_rest(const te_moving *wanted);
 /* Bytes and seals, with room to note which seals went with no part. */
 ms_status te_transfer_write_all(te_moving *wanted);
 /* Seals that were answered BUSY, again, for a moment; afterwards none is BUSY. */
-ms_status te_transfer_seal_busy(const te_moving *written);
+void te_transfer_seal_busy(const te_moving *written);
 
 #endif

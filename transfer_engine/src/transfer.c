@@ -355,7 +355,7 @@ ms_status te_write_as(te_channel *channel, const ms_write_item *items, const voi
                                                                  : te_transfer_write_all(&wanted);
         }
         if (status == MS_OK) {
-            status = te_transfer_seal_busy(&wanted);
+            te_transfer_seal_busy(&wanted);
         }
         te_channel_leave(channel);
     }

@@ -116,22 +116,20 @@ static ms_status ask_again(const te_moving *written, bool *is_unsealed) {
     return status;
 }
 
-ms_status te_transfer_seal_busy(const te_moving *written) {
+void te_transfer_seal_busy(const te_moving *written) {
     if (!is_any_busy(written)) {
-        return MS_OK;
+        return;
     }
     bool *is_unsealed = malloc(written->count * sizeof *is_unsealed);
-    if (is_unsealed == NULL) {
-        return MS_NO_MEMORY;
-    }
-    ms_status status = ask_again(written, is_unsealed);
+    ms_status status = is_unsealed == NULL ? MS_OK : ask_again(written, is_unsealed);
     free(is_unsealed);
+    /* Of these alone: what the others were answered holds, however asking again has ended. */
     for (size_t i = 0; i < written->count; i++) {
-        if (is_busy(written, i)) {
-            written->statuses[i] = MS_UNAVAILABLE; /* the first attempt may still be sealed */
+        if (is_busy(written, i)) { /* the first attempt may still be sealed */
+            written->statuses[i] =
+                status == MS_OK || status == MS_NO_MEMORY ? MS_UNAVAILABLE : (uint32_t)status;
         }
     }
-    return status;
 }
 
 /* Bytes and seals, with room to note which seals went with no part. */
