@@ -49,7 +49,7 @@ class ClusterConfig:
     )  # fmt: skip
     cache_tokens: int = setting(
         3_000_000, "tokens of KV cache that the DRAM of a prefill node holds (3 M is 1 TB for "
-        "LLaMA3-70B); 0: without bound", minimum=0,
+        "LLaMA3-70B); 0: without bound", minimum=0, maximum=2**50,
     )  # fmt: skip
     block_tokens: int = setting(
         512, "tokens of a block; the published traces have 512", minimum=1, maximum=65536
@@ -70,10 +70,10 @@ class ClusterConfig:
     )  # fmt: skip
     decode_capacity_tokens: int = setting(
         1_300_000, "tokens of KV cache that a decode node has room for: 8 x 80 GB x 0.9 less the "
-        "weights of 70 B parameters", minimum=1,
+        "weights of 70 B parameters", minimum=1, maximum=2**50,
     )  # fmt: skip
     decode_batch_max: int = setting(
-        256, "requests in a decode batch; the papers give no limit", minimum=1
+        256, "requests in a decode batch; the papers give no limit", minimum=1, maximum=2**30
     )
 
 
@@ -81,22 +81,31 @@ class ClusterConfig:
 class ModelConfig:
     """[model]: how long things take.  Defaults: LLaMA3-70B on 8 A800, fitted to the papers."""
 
-    prefill_base_s: float = setting(0.0, "constant of the prefill polynomial", minimum=0)
-    prefill_token_us: float = setting(115.0, "microseconds per computed token (c1)", minimum=0)
-    prefill_pair_ns: float = setting(
-        0.733, "nanoseconds per n^2 - p^2 (c2), of attention", minimum=0
+    prefill_base_s: float = setting(
+        0.0, "constant of the prefill polynomial", minimum=0, maximum=1e6
     )
-    decode_base_s: float = setting(0.027, "of an iteration, whatever the batch", minimum=0)
-    decode_request_us: float = setting(0.0, "microseconds per request of the batch", minimum=0)
+    prefill_token_us: float = setting(
+        115.0, "microseconds per computed token (c1)", minimum=0, maximum=1e9
+    )
+    prefill_pair_ns: float = setting(
+        0.733, "nanoseconds per n^2 - p^2 (c2), of attention", minimum=0, maximum=1e9
+    )
+    decode_base_s: float = setting(
+        0.027, "of an iteration, whatever the batch", minimum=0, maximum=1e6
+    )
+    decode_request_us: float = setting(
+        0.0, "microseconds per request of the batch", minimum=0, maximum=1e9
+    )
     decode_token_ns: float = setting(
         40.0, "nanoseconds per token of context in the batch; the papers' figures give 30 to 55",
-        minimum=0,
+        minimum=0, maximum=1e9,
     )  # fmt: skip
-    kv_bytes_per_token: int = setting(327_680, "over all layers", minimum=1)
-    layers: int = setting(80, "of the model", minimum=1)
+    kv_bytes_per_token: int = setting(327_680, "over all layers", minimum=1, maximum=2**40)
+    layers: int = setting(80, "of the model", minimum=1, maximum=2**20)
     hop_bytes_per_token: int = setting(
-        16_384, "activations of a token between the stages of a pipeline: width x 2", minimum=0
-    )
+        16_384, "activations of a token between the stages of a pipeline: width x 2", minimum=0,
+        maximum=2**40,
+    )  # fmt: skip
     chunk_tokens: int = setting(
         8192, "prefill_chunk; the papers say above 1000", minimum=1, maximum=1 << 30
     )
@@ -169,8 +178,8 @@ class SchedulerConfig:
     eviction: str = setting("lru", "of the prefill nodes' caches", choices=EVICTIONS)
     admission: str = setting("all", "who is refused, and when", choices=ADMISSIONS)
     admission_threshold: float = setting(
-        1.0, "load above which requests are refused; at 1.0 the SLO is just met", minimum=0
-    )
+        1.0, "load above which requests are refused; at 1.0 the SLO is just met", minimum=0.001,
+    )  # fmt: skip
     decode_time_initial_s: float = setting(
         10.0, "t_d before any request has finished; then the running mean", minimum=0
     )
@@ -178,7 +187,9 @@ class SchedulerConfig:
         "mean", "predicted: t_d, the running mean of decode times; met: of those that a batch is "
         "made of, in which each counts as long as it stays", choices=("mean", "met"),
     )  # fmt: skip
-    output_initial: int = setting(256, "expected answer before any has finished", minimum=1)
+    output_initial: int = setting(
+        256, "expected answer before any has finished", minimum=1, maximum=2**24
+    )
     decode_patience_s: float = setting(
         0.0, "how long a request that finds its decode node full waits for room before it is "
         "rejected there; admission `all` waits for ever", minimum=0,
@@ -240,7 +251,7 @@ class ReplayConfig:
     """[replay]: how the trace is played."""
 
     speed: float = setting(1.0, "arrivals so many times as fast", minimum=0.001, maximum=1e6)
-    seed: int = setting(1, "of everything that is drawn", minimum=0)
+    seed: int = setting(1, "of everything that is drawn", minimum=0, maximum=2**63 - 1)
     sample_s: float = setting(15.0, "how often loads and replicas are noted; 0: never", minimum=0)
     top_keys: int = setting(100, "blocks whose replicas are watched", minimum=0, maximum=10_000)
 
@@ -332,8 +343,9 @@ class SimConfig:
                 flags_given = {flag for flag, value in given.items() if value is not None}
                 named = {one.replace("-", "_") for one in (*table, *flags_given)}
             values[name] = load(
-                kind, name, flags=given, environment={}, document=document, path=path or ""
-            ).values
+                kind, name, flags=given, environment={}, document=document, path=path or "",
+                flag_prefix=f"--set {name}.",
+            ).values  # fmt: skip
         fields = {
             item.field
             for item in settings_of(SchedulerConfig, "scheduler")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -16,6 +16,7 @@ from mooncake_store.conductor.sim_config import (
     LOADINGS,
     ORDERS,
     SELECTIONS,
+    TABLES,
     SimConfig,
 )
 from mooncake_store.conductor.trace import Trace
@@ -107,7 +108,8 @@ def simulate(
         progress: Called now and then with the share of requests that have arrived.
 
     Raises:
-        ConfigError: Blocks of the trace and of the cluster have different sizes.
+        ConfigError: Blocks of the trace and of the cluster have different sizes, or a setting is
+            no number.
         LimitError: Not enough memory.
     """
     if len(trace.blocks) and trace.block_tokens != config.cluster.block_tokens:
@@ -163,7 +165,19 @@ def _results(handle: Any, trace: Trace, config: SimConfig) -> Replay:
     )
 
 
+def _breaks(table: str, value: float) -> bool:
+    """Return whether the simulator's times would come out as no numbers: it trusts what it is told.
+
+    A policy's bound may be infinite.
+    """
+    return math.isnan(value) if table == "scheduler" else not math.isfinite(value)
+
+
 def _native_config(config: SimConfig) -> Any:
+    for table in TABLES:
+        for name, value in asdict(getattr(config, table)).items():
+            if isinstance(value, float) and _breaks(table, value):
+                raise ConfigError(f"{table}.{name} is a number, not {value}")
     cluster, model, slo = config.cluster, config.model, config.slo
     scheduler, replay = config.scheduler, config.replay
     native: Any = ffi.new("cd_sim_config *")

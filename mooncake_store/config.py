@@ -208,6 +208,8 @@ class Setting:
                 return None
             raise ConfigError(f"{self.name} needs a value")
         parsed = self._parse_kind(value)
+        if isinstance(parsed, float) and not math.isfinite(parsed):
+            raise ConfigError(f"{self.name} is a number{self._bounds()}, not {parsed}")
         if self.choices and parsed not in self.choices:
             raise ConfigError(f"{self.name}: {_unknown('value', str(parsed), self.choices)}")
         if self.minimum is not None and parsed < self.minimum:
@@ -219,6 +221,11 @@ class Setting:
                 f"{self.name} is at most {self.format(self.maximum)}, not {self.format(parsed)}"
             )
         return parsed
+
+    def _bounds(self) -> str:
+        ends = (("at least", self.minimum), ("at most", self.maximum))
+        told = [f"{word} {self.format(end)}" for word, end in ends if end is not None]
+        return " of " + " and ".join(told) if told else ""
 
     def _parse_kind(self, value: Any) -> Any:
         if self.unit in ("bytes", "bytes_per_s") and not isinstance(value, bool):
@@ -243,7 +250,7 @@ class Setting:
         if self.kind in (int, float) and not isinstance(value, bool):
             try:
                 return self.kind(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 pass
         expected = {int: "a whole number", float: "a number", str: "a text"}[self.kind]
         raise ConfigError(f"{self.name} is {expected}, not {value!r}")
@@ -314,6 +321,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     document: Mapping[str, Any] | None = None,
     path: str | os.PathLike[str] = "",
+    flag_prefix: str | None = None,
 ) -> Loaded[Config]:
     """Put a component's settings together: flag, else environment, else file, else default.
 
@@ -324,6 +332,8 @@ def load(
         environment: The process's environment; None reads it.
         document: The whole file, as `read_file` returns it.
         path: The file's path, for origins and messages.
+        flag_prefix: What the flags are called in messages, as in `--set model.NAME`; None: each has
+            its own.
 
     Raises:
         ConfigError: A value that cannot be, or a name that is no setting (with the nearest one).
@@ -336,7 +346,10 @@ def load(
     }
     unknown_flags = given_flags.keys() - by_name.keys() - {item.field for item in found}
     if unknown_flags:
-        raise ConfigError(_unknown("flag", sorted(unknown_flags)[0], by_name))
+        problem = _unknown(
+            "flag" if flag_prefix is None else "setting", sorted(unknown_flags)[0], by_name
+        )
+        raise ConfigError(problem if flag_prefix is None else f"{flag_prefix}: {problem}")
     table = (document or {}).get(component, {})
     _check_table(table, component, by_name, path)
     _check_environment(environment, component, found)
@@ -346,7 +359,8 @@ def load(
     for item in found:
         flag = given_flags.get(item.name, given_flags.get(item.field))
         if flag is not None:
-            source, raw = f"flag {item.flag}", flag
+            named = item.flag if flag_prefix is None else f"{flag_prefix}{item.name}"
+            source, raw = f"flag {named}", flag
         elif item.environment in environment:
             source, raw = f"environment {item.environment}", environment[item.environment]
         elif item.name in table:

@@ -112,13 +112,14 @@ class Chooser:
                 request, Reason.POLICY, "the policy named no instance that takes prompts", 1.0
             )
         threshold = self._config.scheduler.admission_threshold
-        wanted_s = threshold * (request.ttft_slo_s or self._config.slo.ttft_s)
+        slo_s = request.ttft_slo_s or self._config.slo.ttft_s
+        wanted_s = threshold * slo_s
         if self._admission and choice.ttft_s > wanted_s:
             return Refusal.of(
                 request,
                 Reason.TTFT,
                 f"the first token is predicted after {choice.ttft_s:.2f} s, wanted are "
-                f"{wanted_s / threshold:g} s",
+                f"{slo_s:g} s",
                 choice.ttft_s - wanted_s,
                 ttft_s=choice.ttft_s,
             )

@@ -174,6 +174,15 @@ def test_values_take_the_unit_of_their_field() -> None:
         ({"flags": {"pool_size": "2TiB"}}, "at most 1TiB"),
         ({"flags": {"call_timeout": "5"}}, "flag --call-timeout: .*no unit"),
         ({"flags": {"workers": "many"}}, "workers is a whole number"),
+        (
+            {"flags": {"ratio": "nan"}},
+            "flag --ratio: ratio is a number, not nan",
+        ),
+        (
+            {"document": {"server": {"ratio": float("inf")}}},
+            "file f.toml: ratio is a number, not inf",
+        ),
+        ({"document": {"server": {"workers": float("inf")}}}, "workers is a whole number"),
         ({"document": {"server": {"is_checked": "perhaps"}}}, "true or false"),
         ({"document": {"server": {"policy": 3}}}, "policy is a text"),
         ({"document": {"server": {"workers": True}}}, "workers is a whole number"),

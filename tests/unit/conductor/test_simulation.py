@@ -793,3 +793,16 @@ def test_azure_traces_are_read(tmp_path: Path) -> None:
     path.write_text("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,3\n")
     with pytest.raises(ConfigError, match="line 2"):
         load_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("table", "setting"),
+    [("model", "prefill_token_us"), ("slo", "ttft_s"), ("scheduler", "error_sigma")],
+)
+def test_what_is_no_number_never_reaches_the_simulator(
+    sample: Trace, table: str, setting: str
+) -> None:
+    config = configure("global")
+    broken = replace(config, **{table: replace(getattr(config, table), **{setting: math.nan})})
+    with pytest.raises(ConfigError, match=f"{table}.{setting} is a number, not nan"):
+        simulate(sample, broken)

@@ -414,3 +414,12 @@ def test_random_events_leave_no_trace_when_all_have_ended() -> None:
     scheduler.sweep(now_s + 1000)
     assert not len(scheduler.instances)
     assert len(scheduler.index) == 0
+
+
+def test_a_threshold_of_nothing_refuses_and_divides_by_nothing() -> None:
+    config = with_policy(SimConfig(), "global", admission="early", admission_threshold=0.0)
+    limits = SchedulerLimits(instances_max=8, servers_max=4, blocks_max=4096, flights_max=64)
+    scheduler = with_instances(Scheduler(config, costs_of(config), limits, block_tokens=BLOCK))
+    found = refused(scheduler.schedule(request("a", prompt(1, 2)), 0.0))
+    assert (found.status, found.reason) == (429, Reason.TTFT)
+    assert "wanted are 30 s" in found.message
