@@ -58,7 +58,7 @@ def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
             "--set", "settings", multiple=True, metavar="TABLE.NAME=VALUE",
             help="a setting of the cluster file; repeatable (`sim settings` lists them)",
         ),
-        click.option("--limit", type=click.IntRange(1), help="only the first requests"),
+        click.option("--limit", type=click.IntRange(1, 2**31), help="only the first requests"),
         click.option("--seed", type=click.IntRange(0), help="of everything that is drawn"),
         click.option(
             "--cluster", type=click.Path(path_type=Path), metavar="FILE",
@@ -138,6 +138,7 @@ def run(
 
     config = _config(cluster, settings, policy=policy, admission=admission, speed=speed, seed=seed)
     shown = Progress(is_quiet=output.is_quiet)
+    _check_plot(plot)
     loaded = load_trace(trace or SAMPLE, limit=limit)
     began = time.perf_counter()
     replay = simulate(loaded, config, lambda done: shown("replay", done))
@@ -159,6 +160,13 @@ def run(
     )
     output.result(document, _text(found, title, elapsed_s))
     return ExitCode.OK
+
+
+def _check_plot(plot: Path | None) -> None:
+    if plot:
+        from mooncake_store.conductor.plots import check_picture
+
+        check_picture(plot)
 
 
 def _document(config: SimConfig) -> dict[str, Any]:
@@ -204,7 +212,7 @@ def compare(
     from dataclasses import replace
 
     from mooncake_store.conductor.report import report
-    from mooncake_store.conductor.sim_config import ADMISSIONS, with_policy
+    from mooncake_store.conductor.sim_config import ADMISSIONS, POLICIES, with_policy
     from mooncake_store.conductor.simulation import simulate
     from mooncake_store.conductor.trace import load_trace
 
@@ -222,10 +230,13 @@ def compare(
     for name in wanted:
         if name not in ADMISSIONS:
             raise ConfigError(f"there is no admission {name!r}: {', '.join(ADMISSIONS)} are known")
+    wanted_policies = _names(policies)
+    if not wanted_policies:
+        raise ConfigError(f"--policies {policies!r} names none: {', '.join(POLICIES)} are known")
     cases = [
         (policy, admission, speed)
         for speed in multipliers
-        for policy in _names(policies)
+        for policy in wanted_policies
         for admission in wanted
     ]
     configs = [
@@ -234,6 +245,7 @@ def compare(
         )
         for policy, admission, speed in cases
     ]
+    _check_plot(plot)
     loaded = load_trace(trace or SAMPLE, limit=limit)
     shown = Progress(is_quiet=output.is_quiet)
     results: list[list[Report]] = []
@@ -331,8 +343,8 @@ def size(
         tokens = tuple(int(part) for part in _names(caches))
     except ValueError as error:
         raise ConfigError(f"--caches {caches!r}: whole numbers of tokens", cause=error) from error
-    if not tokens or min(tokens) < 0:
-        raise ConfigError("--caches are numbers of tokens, 0 or more")
+    if not tokens or not all(0 <= number <= 2**50 for number in tokens):
+        raise ConfigError(f"--caches are numbers of tokens, 0 or more and at most {2**50}")
     loaded = load_trace(trace or SAMPLE, limit=limit)
     shown = Progress(is_quiet=output.is_quiet)
     tried = 0
@@ -417,6 +429,13 @@ def figures(
         if name not in FIGURES:
             raise ConfigError(f"there is no figure {name!r}: {', '.join(FIGURES)} are known")
     base = _config(cluster, settings)
+    if plots:
+        from mooncake_store.conductor.plots import plot_figure
+
+        try:
+            plots.mkdir(exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--plots {plots}: {error.strerror}", cause=error) from error
     wanted = names or tuple(FIGURES)
     shown = Progress(is_quiet=output.is_quiet)
     loaded = Traces(traces)
@@ -429,8 +448,6 @@ def figures(
             {"name": name, "title": found.title, "header": found.header, "rows": found.rows}
         )
         if plots:
-            from mooncake_store.conductor.plots import plot_figure
-
             plot_figure(found, plots / f"{name}.png")
         if not output.is_json:
             print("\n".join([printable(found.title), *aligned([found.header, *found.rows]), ""]))

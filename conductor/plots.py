@@ -14,7 +14,7 @@ from mooncake_store.conductor.report import Report, pool_loads
 from mooncake_store.conductor.simulation import Outcome, Replay
 from mooncake_store.errors import ConfigError
 
-__all__ = ["plot_comparison", "plot_figure", "plot_replay", "series"]
+__all__ = ["check_picture", "plot_comparison", "plot_figure", "plot_replay", "series"]
 
 
 def _pyplot() -> Any:
@@ -30,6 +30,25 @@ def _pyplot() -> Any:
     return pyplot
 
 
+def check_picture(path: Path) -> None:
+    """Refuse a file that no picture can be written to, before the work of a replay.
+
+    Raises:
+        ConfigError: There is no matplotlib, no such folder, or the ending names no known format.
+    """
+    formats = _pyplot().gcf().canvas.get_supported_filetypes()
+    _pyplot().close()
+    if path.suffix.lower().removeprefix(".") not in formats:
+        raise ConfigError(
+            f"--plot {path}: the ending names no format of pictures",
+            hint="write .png, .pdf or .svg",
+        )
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"--plot {path}: there is no folder {path.parent}", hint=f"mkdir -p {path.parent}"
+        )
+
+
 def _tail(axes: Any, values: Sequence[float], label: str) -> None:
     """Draw which share of requests is above each value, where p99 is not lost at the top."""
     ordered = sorted(value for value in values if not math.isnan(value))
@@ -39,7 +58,6 @@ def _tail(axes: Any, values: Sequence[float], label: str) -> None:
 
 def _save(pyplot: Any, figure: Any, path: Path, **options: Any) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.tight_layout()
         figure.savefig(path, dpi=110, **options)
     except OSError as error:

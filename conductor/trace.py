@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import lzma
+import math
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from mooncake_store.errors import ConfigError
 
@@ -20,6 +21,8 @@ __all__ = ["TRACE_BLOCK_TOKENS", "Request", "Trace", "load_trace", "read_request
 
 TRACE_BLOCK_TOKENS = 512
 """Tokens of a block in the published traces."""
+
+_HINT = "docs/scheduling.md tells which traces are read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +102,17 @@ def _opened(path: Path) -> Iterator[TextIO]:
         with lzma.open(path, "rt") if path.suffix == ".xz" else open(path) as lines:
             yield lines
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the trace {path} cannot be read: {error}", cause=error) from error
+        raise ConfigError(
+            f"the trace {path} cannot be read: {error}", cause=error, hint=_HINT
+        ) from error
 
 
 def read_requests(path: Path, *, limit: int | None = None) -> Iterator[Request]:
     """Yield the requests of a trace.
 
     JSON lines with `timestamp`, `input_length`, `output_length` and `hash_ids`, or the CSV of the
-    Azure traces (no blocks: nothing is shared); plain or compressed with xz.
+    Azure traces (no blocks: nothing is shared); plain or compressed with xz.  Blank lines count for
+    nothing.
 
     Args:
         path: The file.
@@ -123,18 +129,48 @@ def read_requests(path: Path, *, limit: int | None = None) -> Iterator[Request]:
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[Request]:
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             fields = json.loads(line)
+            if not isinstance(fields, dict):
+                raise ValueError("an object with timestamp, input_length, ... is expected")
             request = Request(
-                timestamp_ms=fields["timestamp"] + 0,
-                input_length=int(fields["input_length"]),
-                output_length=int(fields["output_length"]),
-                hash_ids=tuple(map(int, fields["hash_ids"])),
+                timestamp_ms=_number(fields, "timestamp", "a number of milliseconds"),
+                input_length=int(_number(fields, "input_length", "a number of tokens")),
+                output_length=int(_number(fields, "output_length", "a number of tokens")),
+                hash_ids=_hash_ids(fields),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"line {number} of {path} is no request of a trace: {error}"
-            raise ConfigError(message, cause=error) from error
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise _no_request(path, number, error) from error
         yield request
+
+
+def _number(fields: dict[str, Any], name: str, expected: str) -> float:
+    value = fields.get(name)
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise ValueError(f"{name} is {expected}, not {_shown(fields, name)}")
+    return value  # type: ignore[return-value]
+
+
+def _hash_ids(fields: dict[str, Any]) -> tuple[int, ...]:
+    ids = fields.get("hash_ids")
+    if not isinstance(ids, list) or not all(type(one) is int for one in ids):
+        shown = _shown(fields, "hash_ids")
+        raise ValueError(f"hash_ids is a list of whole numbers, one a block, not {shown}")
+    return tuple(ids)
+
+
+def _shown(fields: dict[str, Any], name: str) -> str:
+    """Return a field as it stands in the file, or the beginning of it."""
+    text = json.dumps(fields[name]) if name in fields else "left out"
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _no_request(path: Path, number: int, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"line {number} of {path} is no request of a trace: {error}", cause=error, hint=_HINT
+    )
 
 
 def _azure(path: Path, lines: Iterable[str]) -> Iterator[Request]:
@@ -150,9 +186,11 @@ def _azure(path: Path, lines: Iterable[str]) -> Iterator[Request]:
                 output_length=int(row["GeneratedTokens"]),
                 hash_ids=(),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"line {number} of {path} is no request of a trace: {error}"
-            raise ConfigError(message, cause=error) from error
+        except KeyError as error:
+            missing = ValueError(f"there is no column {error.args[0]}")
+            raise _no_request(path, number, missing) from error
+        except (ValueError, TypeError) as error:
+            raise _no_request(path, number, error) from error
         yield request
 
 
@@ -172,7 +210,7 @@ def load_trace(
     for number, request in enumerate(read_requests(path, limit=limit), 1):
         problem = _problem(request, last_ms, block_tokens)
         if problem:
-            raise ConfigError(f"request {number} of {path} {problem}")
+            raise ConfigError(f"request {number} of {path} {problem}", hint=_HINT)
         last_ms = request.timestamp_ms
         arrival_s.append(last_ms / 1e3)
         tokens.append(request.input_length)
@@ -182,7 +220,7 @@ def load_trace(
             blocks.append(numbers.setdefault(hash_id, len(numbers)))
         first_block.append(len(blocks))
     if not arrival_s:
-        raise ConfigError(f"the trace {path} has no requests")
+        raise ConfigError(f"the trace {path} has no requests", hint=_HINT)
     name = path.name.split(".")[0]
     return Trace(name, arrival_s, tokens, output, first_block, blocks, len(numbers), block_tokens)
 
@@ -192,7 +230,9 @@ def _problem(request: Request, last_ms: float, block_tokens: int) -> str:
         return f"has {request.input_length} tokens in its prompt"
     if not 0 <= request.output_length < 1 << 24:
         return f"has an answer of {request.output_length} tokens"
-    if not last_ms <= request.timestamp_ms < 1e15:
+    if request.timestamp_ms >= 1e15:
+        return f"arrives at {request.timestamp_ms} ms, which is too late"
+    if not last_ms <= request.timestamp_ms:
         return f"arrives at {request.timestamp_ms} ms, before the one before it ({last_ms} ms)"
     blocks = -(-request.input_length // block_tokens)
     if len(request.hash_ids) > blocks:

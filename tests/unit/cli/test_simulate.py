@@ -108,6 +108,9 @@ def test_settings_are_a_file_that_is_read_back(
         (["run", "--cluster", "absent.toml"], "does not exist"),
         (["compare", "--speeds", "fast"], "numbers"),
         (["compare", "--policies", "best"], "best"),
+        (["compare", "--policies", ",,"], "names none"),
+        (["run", "--limit", "99999999999999999999"], "limit"),
+        (["size", "--caches", "99999999999999999999"], "--caches"),
         (["compare", "--admissions", "nobody"], "nobody"),
         (["size", "--target", "2"], "share"),
         (["size", "--caches", "much"], "whole numbers"),
@@ -122,7 +125,7 @@ def test_what_cannot_be_is_refused_in_words(
 
 def test_pictures_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
-    one, many = tmp_path / "new" / "run.png", tmp_path / "compare.png"
+    one, many = tmp_path / "run.png", tmp_path / "compare.png"
     output(capsys, "run", "--limit", "60", "--plot", str(one))
     output(capsys, "compare", "--limit", "60", "--policies", "global,ours", "--plot", str(many))
     for path in (one, many):
@@ -176,3 +179,20 @@ def test_figures_that_cannot_be_are_refused(
 ) -> None:
     assert run(["sim", *arguments, "--traces", str(tmp_path)]) == ExitCode.USAGE
     assert says in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_the_replay(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
+    for path, says in (
+        (tmp_path / "run.foo", "names no format"),
+        (tmp_path / "absent" / "run.png", "there is no folder"),
+    ):
+        assert run(["sim", "run", "--limit", "20", "--plot", str(path)]) == ExitCode.USAGE
+        told = capsys.readouterr().err
+        assert says in told and "replay" not in told
+    assert not list(tmp_path.iterdir())
+    folder = tmp_path / "absent" / "new"
+    assert run(["sim", "figures", "layers", "--plots", str(folder)]) == ExitCode.USAGE
+    assert not list(tmp_path.iterdir())

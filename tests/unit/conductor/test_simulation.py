@@ -759,6 +759,13 @@ def test_a_cluster_file_that_cannot_be_names_what_is_wrong(
         ([LINE % (0, 600, "[1, 1]")], "twice"),
         ([LINE % (9, 5, "[]"), LINE % (8, 5, "[]")], "request 2"),
         (["{"], "line 1"),
+        (["", '{"timestamp": "0"}'], "line 2 .* timestamp is a number of milliseconds, not \"0\""),
+        (['{"timestamp": null}'], "timestamp is a number of milliseconds, not null"),
+        (["[1, 2]"], "line 1 .* an object with timestamp"),
+        (["{}"], "timestamp is a number of milliseconds, not left out"),
+        (['{"timestamp": 0, "input_length": 1e400}'], "input_length is a number .*, not Infinity"),
+        ([LINE % (0, 600, '["a"]')], "hash_ids is a list of whole numbers"),
+        ([(LINE % (0, 5, "[]")).replace("0,", "1e16,", 1)], "too late"),
         ([], "no requests"),
     ],
 )  # fmt: skip
@@ -767,8 +774,15 @@ def test_a_trace_that_cannot_be_names_the_request(
 ) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match=names):
+    with pytest.raises(ConfigError, match=names) as raised:
         load_trace(path)
+    assert "docs/scheduling.md" in raised.value.hint
+
+
+def test_blank_lines_of_a_trace_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n" + LINE % (0, 5, "[]") + "\n\n" + LINE % (1, 5, "[]") + "\n\n")
+    assert len(load_trace(path)) == 2
 
 
 def test_only_whole_blocks_can_be_shared(tmp_path: Path) -> None:
