@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.exit_codes import ExitCode, worst_of
 from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.cli.progress import Progress
@@ -20,6 +21,7 @@ from mooncake_store.errors import ConfigError
 if TYPE_CHECKING:
     from mooncake_store.conductor.report import Report
     from mooncake_store.conductor.sim_config import SimConfig
+    from mooncake_store.conductor.sizing import OutOfReach
 
 __all__ = ["command"]
 
@@ -332,10 +334,12 @@ def size(
 ) -> int:  # fmt: skip
     """Find the smallest cluster that meets the SLOs, for several sizes of DRAM.
 
+    Exit code 1 if no number of nodes does, 6 if that is so for some of the sizes.
+
     \b
-    mooncake-store sim size trace.jsonl --target 0.99 --set slo.ttft=10s
+    mooncake-store sim size --target 0.99 --set slo.ttft=20s
     """
-    from mooncake_store.conductor.sizing import sizes
+    from mooncake_store.conductor.sizing import Size, sizes
     from mooncake_store.conductor.trace import load_trace
 
     config = _config(cluster, settings, policy=policy, speed=speed, seed=seed)
@@ -354,16 +358,26 @@ def size(
         tried += 1
         shown(f"{step} ({tried} tried)", 0.0)
 
-    found = list(sizes(loaded, config, target=target, cache_tokens=tokens, progress=progress))
+    sought = list(sizes(loaded, config, target=target, cache_tokens=tokens, progress=progress))
+    found = [one for one in sought if isinstance(one, Size)]
+    missed = [one for one in sought if not isinstance(one, Size)]
     shown.clear()
+    code = worst_of(len(found), [ExitCode.FAILED] * len(missed))
     if output.is_json:
         output.document([
             {"cache_tokens": one.cache_tokens, "dram_bytes": one.dram_bytes,
              "prefill_nodes": one.prefill_nodes, "decode_nodes": one.decode_nodes,
              "attainment": one.attainment, **one.report.document()}
-            for one in found
+            if isinstance(one, Size) else
+            {"cache_tokens": one.cache_tokens, "dram_bytes": one.dram_bytes,
+             "prefill_nodes": None, "decode_nodes": None,
+             "attainment_best": one.attainment_best, "attainment_max": one.attainment_max,
+             "requests": len(loaded), "too_long_requests": one.too_long,
+             "ttft_slo_seconds_least": one.ttft_s_least,
+             "hint": _what_to_change(one, config, target)}
+            for one in sought
         ])  # fmt: skip
-        return ExitCode.OK
+        return code
     header = ["CACHE", "DRAM A NODE", "PREFILL", "DECODE", "GOOD", "TTFT P99", "HITS", "BUSY"]
     rows = [
         [
@@ -375,10 +389,43 @@ def size(
         ]
         for one in found
     ]  # fmt: skip
-    output.table(rows, header)
-    if len(found) < len(tokens):
-        output.note("some sizes of cache reach the target with no number of nodes that was tried")
-    return ExitCode.OK
+    if rows:
+        output.table(rows, header)
+    for one in missed:
+        print(_missed(one, config, target, len(loaded)), file=sys.stderr)
+    if missed:
+        print(f"  next:  {_what_to_change(missed[0], config, target)}", file=sys.stderr)
+    return code
+
+
+def _missed(one: OutOfReach, config: SimConfig, target: float, requests: int) -> str:
+    cache = f"of {one.cache_tokens:,} tokens" if one.cache_tokens else "without bound"
+    reached = (
+        "nothing was tried"
+        if one.attainment_best is None
+        else f"the best that was reached is {one.attainment_best:.2%}"
+    )
+    return (
+        f"cache {cache}: no number of nodes reaches {target:.2%}; {reached}: {one.too_long:,} of "
+        f"{requests:,} requests take longer than the {config.slo.ttft_s:g} s of the TTFT even "
+        f"alone on an idle cluster, so that at most {one.attainment_max:.2%} can be reached"
+    )
+
+
+def _what_to_change(one: OutOfReach, config: SimConfig, target: float) -> str:
+    if one.attainment_max < target:
+        share = math.floor(one.attainment_max * 1e4) / 1e4
+        return (
+            f"a --target of at most {share:g}, --set slo.ttft={math.ceil(one.ttft_s_least)}s or "
+            f"more, or a prompt that several nodes share (cluster.group_nodes, now "
+            f"{config.cluster.group_nodes})"
+        )
+    share = math.floor((one.attainment_best or 0.0) * 1e4) / 1e4
+    return (
+        f"a --target of at most {share:g}, longer SLOs (slo.ttft, now {config.slo.ttft_s:g} s, and "
+        f"slo.tbt, now {config.slo.tbt_s * 1e3:g} ms), or cluster.group_nodes, now "
+        f"{config.cluster.group_nodes}"
+    )
 
 
 @command.command()

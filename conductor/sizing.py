@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from mooncake_store.conductor.prefill_time import PrefillTime
 from mooncake_store.conductor.report import Report, report
 from mooncake_store.conductor.sim_config import SimConfig
 from mooncake_store.conductor.simulation import simulate
 from mooncake_store.conductor.trace import Trace
 from mooncake_store.errors import RequestError
 
-__all__ = ["NODES_MAX", "Size", "sizes"]
+__all__ = ["NODES_MAX", "OutOfReach", "Size", "sizes"]
 
 NODES_MAX = 512
 
@@ -38,6 +40,42 @@ class Size:
     report: Report
 
 
+@dataclass(frozen=True, slots=True)
+class OutOfReach:
+    """A size of cache for which no number of nodes that may be tried meets the target.
+
+    Attributes:
+        cache_tokens: Of a prefill node; 0: without bound.
+        dram_bytes: The same in bytes.
+        attainment_best: The best share that was reached; None: nothing was tried, as
+            `attainment_max` is below the target.
+        attainment_max: No cluster reaches more.
+        too_long: Requests that alone, on an idle cluster that has cached all that can be, take
+            longer than the TTFT's SLO.
+        ttft_s_least: The least SLO of the TTFT with which they leave room for the target.
+    """
+
+    cache_tokens: int
+    dram_bytes: int
+    attainment_best: float | None
+    attainment_max: float
+    too_long: int
+    ttft_s_least: float
+
+
+def _alone_s(trace: Trace, config: SimConfig) -> list[float]:
+    """Return the least that each request's prefill can take, whatever the number of groups."""
+    model = config.model
+    of_node = PrefillTime(
+        model.prefill_base_s, model.prefill_token_us / 1e6, model.prefill_pair_ns / 1e9
+    )
+    # The nodes of a group share the work at best; what a pipeline loses comes on top.
+    return [
+        of_node(tokens, cached) / config.cluster.group_nodes
+        for tokens, cached in zip(trace.tokens, trace.reusable_by_request(), strict=True)
+    ]
+
+
 def _smallest(meets: Callable[[int], bool], most: int) -> int | None:
     """Return the least number that meets it, if more never hurts; None: not even the most."""
     high = 1
@@ -55,6 +93,12 @@ def _smallest(meets: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
+def _has_bound(config: SimConfig) -> bool:
+    model = config.model
+    is_free = not (model.prefill_base_s or model.prefill_token_us or model.prefill_pair_ns)
+    return not is_free and config.scheduler.error_sigma == 0
+
+
 def _meets(
     attained: Callable[[int, int], tuple[float, Report]], groups: int, target: float, decode: int
 ) -> bool:
@@ -68,8 +112,11 @@ def sizes(
     target: float,
     cache_tokens: tuple[int, ...],
     progress: Callable[[str], None] = lambda step: None,
-) -> Iterator[Size]:
-    """Yield the smallest cluster for each size of cache; none where `NODES_MAX` are too few.
+) -> Iterator[Size | OutOfReach]:
+    """Yield for each size of cache the smallest cluster, or why `NODES_MAX` are too few.
+
+    Where the requests that alone take too long are too many already nothing is searched (with
+    `error_sigma` a prefill may take less than its work, so that it is).
 
     First the prefill nodes beside plenty of decode nodes, then the decode nodes beside those; more
     nodes are taken to do no harm, which short traces break now and then by a request or two.
@@ -89,9 +136,24 @@ def sizes(
     group = config.cluster.group_nodes
     quiet = replace(config, replay=replace(config.replay, sample_s=0, top_keys=0))
 
+    alone_s = sorted(_alone_s(trace, config)) if _has_bound(config) else [0.0] * len(trace)
+    too_long = sum(one > config.slo.ttft_s for one in alone_s)
+    most_share = 1 - too_long / len(trace)
+    least_s = alone_s[max(math.ceil(target * len(trace)) - 1, 0)]
+    best = 0.0
+
+    def out_of_reach(cache: int, reached: float | None) -> OutOfReach:
+        dram_bytes = cache * config.model.kv_bytes_per_token
+        return OutOfReach(cache, dram_bytes, reached, most_share, too_long, least_s)
+
     for cache in cache_tokens:
+        best = 0.0
+        if least_s > config.slo.ttft_s:
+            yield out_of_reach(cache, None)
+            continue
 
         def attained(groups: int, decode: int, cache: int = cache) -> tuple[float, Report]:
+            nonlocal best
             progress(f"{groups * group}P+{decode}D, {cache:,} tokens")
             cluster = replace(
                 config.cluster,
@@ -100,11 +162,13 @@ def sizes(
                 cache_tokens=cache,
             )
             found = report(simulate(trace, replace(quiet, cluster=cluster)))
+            best = max(best, found.good / found.requests)
             return found.good / found.requests, found
 
         most = NODES_MAX // group
         groups = _smallest(lambda groups: attained(groups, NODES_MAX)[0] >= target, most)
         if groups is None:
+            yield out_of_reach(cache, best)
             continue
         while True:  # fewer decode nodes may cost what one prefill group more brings
             meets = partial(_meets, attained, groups, target)
@@ -113,6 +177,7 @@ def sizes(
                 break
             groups += 1
         if decode is None:
+            yield out_of_reach(cache, best)
             continue
         share, found = attained(groups, decode)
         dram_bytes = cache * config.model.kv_bytes_per_token

@@ -80,8 +80,11 @@ class Trace:
     @property
     def reusable_tokens(self) -> int:
         """Tokens that a cache without bound would hit: those of leading blocks seen before."""
+        return sum(self.reusable_by_request())
+
+    def reusable_by_request(self) -> Iterator[int]:
+        """Yield the same for each request, in their order."""
         seen = bytearray(self.distinct_blocks)
-        hits = 0
         for index, tokens in enumerate(self.tokens):
             begin, end = self.first_block[index], self.first_block[index + 1]
             blocks = self.blocks[begin:end]
@@ -92,8 +95,7 @@ class Trace:
                 leading += 1
             for block in blocks:
                 seen[block] = 1
-            hits += min(leading * self.block_tokens, tokens - 1)
-        return hits
+            yield min(leading * self.block_tokens, tokens - 1)
 
 
 @contextmanager

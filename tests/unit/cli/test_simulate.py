@@ -196,3 +196,15 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_replay(
     folder = tmp_path / "absent" / "new"
     assert run(["sim", "figures", "layers", "--plots", str(folder)]) == ExitCode.USAGE
     assert not list(tmp_path.iterdir())
+
+
+def test_a_target_out_of_reach_says_how_far_off_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ("sim", "size", "--caches", "250000,1000000", "--set", "slo.ttft=10s")
+    assert run([*wanted]) == ExitCode.FAILED
+    told = capsys.readouterr().err
+    assert told.count("no number of nodes reaches 99.00%") == 2
+    assert "requests take longer than the 10 s" in told
+    assert "--target of at most" in told and "group_nodes" in told and "slo.ttft=" in told
+    assert run([*wanted, "--json"]) == ExitCode.FAILED
+    first, _ = json.loads(capsys.readouterr().out)
+    assert first["prefill_nodes"] is None and first["too_long_requests"] > 10

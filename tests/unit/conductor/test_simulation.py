@@ -25,7 +25,7 @@ from mooncake_store.conductor.sim_config import (
     with_policy,
 )
 from mooncake_store.conductor.simulation import Outcome, Replay, State, simulate
-from mooncake_store.conductor.sizing import sizes
+from mooncake_store.conductor.sizing import OutOfReach, Size, sizes
 from mooncake_store.conductor.trace import Trace, load_trace
 from mooncake_store.errors import ConfigError
 
@@ -678,10 +678,27 @@ def test_blocks_of_another_size_are_refused(sample: Trace) -> None:
 # ---- sizes, reports, files -----------------------------------------------------------------------
 
 
+def test_a_target_that_no_cluster_reaches_is_not_searched(sample: Trace) -> None:
+    config = configure("ours", ttft_s=10.0)
+    tried: list[str] = []
+    (found,) = sizes(sample, config, target=0.99, cache_tokens=(1_000_000,), progress=tried.append)
+    assert isinstance(found, OutOfReach) and not tried
+    assert found.attainment_best is None and found.attainment_max < 0.99
+    assert found.too_long == round((1 - found.attainment_max) * len(sample))
+    enough = replace(config, slo=replace(config.slo, ttft_s=found.ttft_s_least * 1.05))
+    (found,) = sizes(sample, enough, target=0.99, cache_tokens=(0,), progress=tried.append)
+    assert isinstance(found, Size) and tried
+    # A TBT that no decode node has: searched, and the best is told.
+    slow = replace(config, slo=replace(config.slo, ttft_s=60.0, tbt_s=0.001))
+    (found,) = sizes(sample, slow, target=0.99, cache_tokens=(0,))
+    assert isinstance(found, OutOfReach) and found.attainment_best is not None
+    assert found.attainment_best < 0.99 <= found.attainment_max
+
+
 def test_a_size_is_the_smallest_that_meets_the_target(sample: Trace) -> None:
     config = configure("ours", ttft_s=20.0)
     (found,) = sizes(sample, config, target=0.99, cache_tokens=(1_000_000,))
-    assert found.attainment >= 0.99
+    assert isinstance(found, Size) and found.attainment >= 0.99
     fewer = replace(
         config,
         cluster=replace(
