@@ -135,7 +135,11 @@ def write_ready_file(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def raise_descriptor_limit(wanted: int, logger: logging.Logger) -> None:
-    """Let this process have so many descriptors, or as many as it may, which the log then says."""
+    """Let this process have so many descriptors, or as many as it may, which the log then says.
+
+    It warns when they are less than half.  `wanted` is for more connections than most ever have:
+    what comes close to it needs nobody's attention.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -147,7 +151,7 @@ def raise_descriptor_limit(wanted: int, logger: logging.Logger) -> None:
     if soft < wanted:
         log_event(
             logger,
-            logging.WARNING,
+            logging.WARNING if soft < wanted // 2 else logging.INFO,
             "too_few_descriptors",
             wanted=wanted,
             limit=soft,
