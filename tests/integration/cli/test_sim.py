@@ -10,6 +10,9 @@ def test_documents_conform_to_their_schemas(mooncake: Any) -> None:
     assert found["requests"] == 100
     sizes = mooncake("sim", "size", "--json", "--limit", "100", "--caches", "1000000")
     assert len(sizes.json("sim-size")) == 1
+    missed = mooncake("sim", "size", "--json", "--caches", "1000000", "--set", "slo.ttft=1s")
+    (one,) = missed.json("sim-size")
+    assert missed.code == 1 and one["attainment_best"] is None and one["too_long_requests"] > 0
     compared = mooncake("sim", "compare", "--json", "--limit", "100", "--speeds", "1,2")
     assert len(compared.json("sim-compare")) == 10
     # A single request has no spread: what is no number is null.
