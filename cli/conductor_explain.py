@@ -114,7 +114,8 @@ def _accepted(found: dict[str, Any], decided: dict[str, Any]) -> list[str]:
 
 
 def _refused(decided: dict[str, Any]) -> list[str]:
+    again_s = decided["retry_after_s"]
     return [
         f"refused     {decided['reason']}: {printable(decided['message'])}",
-        f"try again   after {decided['retry_after_s']:.1f} s",
+        "try again   does not help" if again_s is None else f"try again   after {again_s:.1f} s",
     ]

@@ -114,16 +114,36 @@ class Chooser:
         threshold = self._config.scheduler.admission_threshold
         slo_s = request.ttft_slo_s or self._config.slo.ttft_s
         wanted_s = threshold * slo_s
+        if self._admission and choice.ttft_s > wanted_s and self._is_too_long(wanted_s):
+            cached = f" beyond the {choice.prefix_tokens:,} cached" if choice.prefix_tokens else ""
+            return Refusal.of(
+                request,
+                Reason.TTFT,
+                f"the prompt alone takes {choice.prefill_s:.2f} s ({tokens:,} tokens{cached}, "
+                f"nothing to wait for), wanted are {slo_s:g} s: another try does not help",
+                None,
+                ttft_s=choice.ttft_s,
+            )
         if self._admission and choice.ttft_s > wanted_s:
             return Refusal.of(
                 request,
                 Reason.TTFT,
-                f"the first token is predicted after {choice.ttft_s:.2f} s, wanted are "
-                f"{slo_s:g} s",
+                f"the first token is predicted after {choice.ttft_s:.2f} s, wanted are {slo_s:g} s",
                 choice.ttft_s - wanted_s,
                 ttft_s=choice.ttft_s,
             )
         return self._choose_decode(request, threshold, now_s)
+
+    def _is_too_long(self, wanted_s: float) -> bool:
+        """Return whether what was chosen is too slow with nothing in the way, and so at any time.
+
+        Who has more of the prompt, and a queue now, may be faster later.
+        """
+        choice, table = self._choice, self._prefill
+        if choice.queue_s > 0 or choice.transfer_s > 0 or choice.prefill_s <= wanted_s:
+            return False
+        most = max(row.prefix_tokens for row in table.rows[0 : table.count])
+        return bool(most <= choice.prefix_tokens)
 
     def _choose_decode(self, request: Request, threshold: float, now_s: float) -> Choice | Refusal:
         tokens, choice, decode = request.num_tokens, self._choice, self._decode_choice

@@ -124,14 +124,14 @@ class Refusal:
     Attributes:
         reason: One of `Reason`.
         message: A sentence with the numbers.
-        retry_after_s: When another try may succeed.
+        retry_after_s: When another try may succeed; None: as it is, it never will.
         ttft_s, tbt_s: What was predicted; None: that did not come so far.
     """
 
     request_id: str
     reason: str
     message: str
-    retry_after_s: float
+    retry_after_s: float | None
     ttft_s: float | None = None
     tbt_s: float | None = None
 
@@ -141,7 +141,7 @@ class Refusal:
         request: Request,
         reason: str,
         message: str,
-        retry_after_s: float,
+        retry_after_s: float | None,
         *,
         ttft_s: float | None = None,
         tbt_s: float | None = None,
@@ -151,7 +151,9 @@ class Refusal:
             request_id=request.request_id,
             reason=reason,
             message=message,
-            retry_after_s=min(max(retry_after_s, 1.0), _RETRY_S_MAX),
+            retry_after_s=None
+            if retry_after_s is None
+            else min(max(retry_after_s, 1.0), _RETRY_S_MAX),
             ttft_s=ttft_s,
             tbt_s=tbt_s,
         )

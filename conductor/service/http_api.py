@@ -72,12 +72,10 @@ def late_body_response() -> JSONResponse:
 
 
 def refusal_response(refusal: Refusal) -> JSONResponse:
-    """Return 429 or 503 with the reason and when to try again."""
-    return JSONResponse(
-        refusal_document(refusal),
-        refusal.status,
-        headers={"retry-after": str(math.ceil(refusal.retry_after_s))},
-    )
+    """Return 429 or 503 with the reason and when to try again, if that can help."""
+    again_s = refusal.retry_after_s
+    headers = {} if again_s is None else {"retry-after": str(math.ceil(again_s))}
+    return JSONResponse(refusal_document(refusal), refusal.status, headers=headers)
 
 
 def _status_of(error: StoreError) -> int:

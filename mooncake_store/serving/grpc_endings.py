@@ -23,9 +23,14 @@ async def refuse(
     code: grpc.StatusCode,
     reason: str,
     message: str,
-    retry_after_s: float,
+    retry_after_s: float | None,
 ) -> NoReturn:
-    """End a call that may be tried again, with `reason` and `retry-after-ms` beside the status."""
-    retry_ms = math.ceil(retry_after_s * 1000)
-    context.set_trailing_metadata((("reason", reason), ("retry-after-ms", str(retry_ms))))
+    """End a call with `reason` and `retry-after-ms` beside the status.
+
+    Where another try does not help (None) there is no `retry-after-ms`.
+    """
+    metadata = [("reason", reason)]
+    if retry_after_s is not None:
+        metadata.append(("retry-after-ms", str(math.ceil(retry_after_s * 1000))))
+    context.set_trailing_metadata(tuple(metadata))
     await abort(context, code, f"{reason}: {message}")

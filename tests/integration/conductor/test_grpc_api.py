@@ -84,20 +84,25 @@ def test_a_request_is_scheduled_reported_and_explained(api: Api, conductor: Cond
 
 
 def test_refusals_have_a_status_a_reason_and_when_to_try_again(api: Api) -> None:
-    def refused(request: pb.ScheduleRequest) -> tuple[grpc.StatusCode, str, int]:
+    def refused(request: pb.ScheduleRequest) -> tuple[grpc.StatusCode, str, int | None]:
         with pytest.raises(grpc.RpcError) as raised:
             api.Schedule(request)
         metadata = dict(raised.value.trailing_metadata())
-        return raised.value.code(), metadata["reason"], int(metadata["retry-after-ms"])
+        retry_ms = metadata.get("retry-after-ms")
+        return raised.value.code(), metadata["reason"], retry_ms and int(retry_ms)
 
     code, reason, retry_ms = refused(pb.ScheduleRequest(num_tokens=10))
     assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "no_prefill_instance")
-    assert retry_ms >= 1000
+    assert retry_ms is not None and retry_ms >= 1000
     api.Register(pb.RegisterRequest(name="b", role=pb.ROLE_BOTH))
     slo = pb.ServiceLevel(ttft_s=0.1)
     code, reason, retry_ms = refused(pb.ScheduleRequest(num_tokens=100_000, slo=slo))
     assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "slo_ttft")
-    assert retry_ms >= 1000
+    assert retry_ms is None, "the prompt alone takes longer"
+    api.Schedule(pb.ScheduleRequest(num_tokens=100_000))
+    code, reason, retry_ms = refused(pb.ScheduleRequest(num_tokens=100_000, slo=slo))
+    assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "slo_ttft")
+    assert retry_ms is not None and retry_ms >= 1000
     with pytest.raises(grpc.RpcError) as raised:
         api.Explain(pb.ExplainRequest(request_id="nobody"))
     assert raised.value.code() == grpc.StatusCode.NOT_FOUND

@@ -60,6 +60,11 @@ def test_refusals_say_why_and_when_to_try_again(conductor: Conductor) -> None:
     status, document, headers = conductor.ask("POST", "/v1/schedule", wanted)
     assert (status, document["error"]["code"]) == (429, "slo_ttft")
     assert document["error"]["predicted"]["ttft_s"] > 0.1
+    assert "retry-after" not in headers, "the prompt alone takes longer"
+    assert document["error"]["retry_after_s"] is None
+    conductor.ok("POST", "/v1/schedule", {"num_tokens": 100_000})
+    status, document, headers = conductor.ask("POST", "/v1/schedule", wanted)
+    assert (status, document["error"]["code"]) == (429, "slo_ttft")
     assert int(headers["retry-after"]) >= 1
 
 

@@ -10,6 +10,7 @@ from mooncake_store.conductor.prefill_choice import PrefillChoice
 from mooncake_store.conductor.service.block_names import Blocks
 from mooncake_store.conductor.service.core import costs_of
 from mooncake_store.conductor.service.decision import Decision, Reason, Refusal, Request
+from mooncake_store.conductor.service.http_api import refusal_response
 from mooncake_store.conductor.service.instances import LoadReport, Role
 from mooncake_store.conductor.service.scheduler import Scheduler, SchedulerLimits
 from mooncake_store.conductor.service.selector import load_selector
@@ -414,6 +415,21 @@ def test_random_events_leave_no_trace_when_all_have_ended() -> None:
     scheduler.sweep(now_s + 1000)
     assert not len(scheduler.instances)
     assert len(scheduler.index) == 0
+
+
+def test_a_prompt_that_alone_takes_too_long_is_not_told_to_try_again() -> None:
+    scheduler = with_instances(scheduler_of())
+    blocks = prompt(5, 250)
+    found = refused(scheduler.schedule(request("a", blocks, ttft_slo_s=0.5), 0.0))
+    assert (found.status, found.reason, found.retry_after_s) == (429, Reason.TTFT, None)
+    assert f"the prompt alone takes {found.ttft_s:.2f} s" in found.message
+    assert "retry-after" not in refusal_response(found).headers
+    # Behind a queue it may pass later, and where somebody is busy who has most of it.
+    for name in ("b", "c"):
+        accepted(scheduler.schedule(request(name, prompt(ord(name), 100)), 0.0))
+    behind = refused(scheduler.schedule(request("a", blocks, ttft_slo_s=0.5), 0.0))
+    assert behind.retry_after_s is not None
+    assert int(refusal_response(behind).headers["retry-after"]) >= 1
 
 
 def test_a_threshold_of_nothing_refuses_and_divides_by_nothing() -> None:
