@@ -73,8 +73,13 @@ def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def _shown(value: float, form: str, unit: str = "") -> str:
+    """Return a number with its unit, or a dash for what there is none of."""
+    return f"{value:{form}}{unit}" if math.isfinite(value) else "-"
+
+
 def _milliseconds(value_s: float) -> str:
-    return f"{value_s * 1e3:.0f} ms"
+    return _shown(value_s * 1e3, ".0f", " ms")
 
 
 def _text(found: Report, title: str, elapsed_s: float) -> str:
@@ -83,26 +88,30 @@ def _text(found: Report, title: str, elapsed_s: float) -> str:
     lines = [
         printable(title),
         f"requests   {found.requests:,}: {found.finished:,} finished, {found.good:,} within both "
-        f"SLOs ({share:.1%}, {found.goodput_per_s:.2f} a second)",
+        f"SLOs ({share:.1%}, {_shown(found.goodput_per_s, '.2f')} a second)",
         f"refused    {found.rejected_prefill:,} for the TTFT, "
         f"{found.rejected_decode + found.rejected_queued:,} for the "
         f"decode pool, {found.rejected_queued:,} of it after a wait; {found.rejected_late:,} after "
         "their prefill",
-        f"TTFT       mean {t.mean:.2f} s, p50 {t.p50:.2f}, p90 {t.p90:.2f}, p99 {t.p99:.2f}, "
-        f"most {t.max:.2f}",
+        f"TTFT       mean {_shown(t.mean, '.2f', ' s')}, p50 {_shown(t.p50, '.2f')}, "
+        f"p90 {_shown(t.p90, '.2f')}, p99 {_shown(t.p99, '.2f')}, most {_shown(t.max, '.2f')}",
         f"TBT        mean {_milliseconds(b.mean)}, p50 {_milliseconds(b.p50)}, p99 "
         f"{_milliseconds(b.p99)} (each request's longest tenth of gaps)",
-        f"hits       {found.hit_tokens:.1%} of tokens ({found.hit_tokens_local:.1%} on the spot, "
-        f"at most {found.hit_tokens_max:.1%}), {found.hit_blocks:.1%} of whole blocks",
-        f"prefill    {found.prefill_gpu_s:,.0f} node seconds, {found.prefill_gpu_s_per_request:.2f}"
-        f" a request, {found.wasted_gpu_s:,.0f} wasted; nodes {found.prefill_busy:.0%} busy",
+        f"hits       {_shown(found.hit_tokens, '.1%')} of tokens "
+        f"({_shown(found.hit_tokens_local, '.1%')} on the spot, at most "
+        f"{_shown(found.hit_tokens_max, '.1%')}), {_shown(found.hit_blocks, '.1%')} of whole "
+        "blocks",
+        f"prefill    {found.prefill_gpu_s:,.0f} node seconds, "
+        f"{_shown(found.prefill_gpu_s_per_request, '.2f')} a request, {found.wasted_gpu_s:,.0f} "
+        f"wasted; nodes {_shown(found.prefill_busy, '.0%')} busy",
         f"moved      {approximate_size(found.fetched_bytes)} fetched, "
         f"{approximate_size(found.replicated_bytes)} copied ahead; p99 of waiting "
         f"{_milliseconds(w.p99)}",
-        f"load       prefill {found.prefill_load:.2f} ± {found.prefill_load_deviation:.2f}, decode "
-        f"{found.decode_load:.2f} ± {found.decode_load_deviation:.2f}, correlation "
-        f"{found.load_correlation:+.2f}",
-        f"replicas   {found.top_replicas:.1f} of each of the hottest blocks at the end",
+        f"load       prefill {_shown(found.prefill_load, '.2f')} ± "
+        f"{_shown(found.prefill_load_deviation, '.2f')}, decode "
+        f"{_shown(found.decode_load, '.2f')} ± {_shown(found.decode_load_deviation, '.2f')}, "
+        f"correlation {_shown(found.load_correlation, '+.2f')}",
+        f"replicas   {_shown(found.top_replicas, '.1f')} of each of the hottest blocks at the end",
         f"simulated  in {elapsed_s:.2f} s, {found.requests / max(elapsed_s, 1e-9):,.0f} requests a "
         "second",
     ]
@@ -298,14 +307,16 @@ def _row(policy: str, admission: str, speed: float, runs: list[Report]) -> list[
         return sum(value(run) for run in runs) / len(runs)
 
     means = [run.ttft_s.mean for run in runs]
-    spread = f" ±{(max(means) - min(means)) / 2:.2f}" if len(runs) > 1 else ""
+    spread = f" ±{_shown((max(means) - min(means)) / 2, '.2f')}" if len(runs) > 1 else ""
     return [
-        f"{speed:g}", policy, admission, f"{mean(lambda r: r.ttft_s.mean):.2f} s{spread}",
-        f"{mean(lambda r: r.ttft_s.p50):.2f} s", f"{mean(lambda r: r.ttft_s.p99):.2f} s",
+        f"{speed:g}", policy, admission,
+        _shown(mean(lambda r: r.ttft_s.mean), ".2f", f" s{spread}"),
+        _shown(mean(lambda r: r.ttft_s.p50), ".2f", " s"),
+        _shown(mean(lambda r: r.ttft_s.p99), ".2f", " s"),
         _milliseconds(mean(lambda r: r.tbt_s.p99)), f"{mean(lambda r: r.good / r.requests):.2%}",
         f"{mean(lambda r: r.refused):,.0f}",
         f"{mean(lambda r: r.rejected_late):,.0f}", f"{mean(lambda r: r.wasted_gpu_s):,.0f} s",
-        f"{mean(lambda r: r.hit_tokens):.1%}", f"{mean(lambda r: r.prefill_gpu_s):,.0f}",
+        _shown(mean(lambda r: r.hit_tokens), ".1%"), f"{mean(lambda r: r.prefill_gpu_s):,.0f}",
     ]  # fmt: skip
 
 
@@ -384,8 +395,8 @@ def size(
             f"{one.cache_tokens:,}" if one.cache_tokens else "no bound",
             approximate_size(one.dram_bytes) if one.cache_tokens else "-",
             str(one.prefill_nodes), str(one.decode_nodes), f"{one.attainment:.2%}",
-            f"{one.report.ttft_s.p99:.2f} s", f"{one.report.hit_tokens:.1%}",
-            f"{one.report.prefill_busy:.0%}",
+            _shown(one.report.ttft_s.p99, ".2f", " s"), _shown(one.report.hit_tokens, ".1%"),
+            _shown(one.report.prefill_busy, ".0%"),
         ]
         for one in found
     ]  # fmt: skip

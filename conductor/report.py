@@ -48,7 +48,7 @@ class Report:
         rejected_queued: After a wait, before the prefill, for the decode pool.
         rejected_late: After a prefill that was wasted.
         good: Finished within both SLOs.
-        goodput_per_s: Of them a second of the trace.
+        goodput_per_s: Of them a second of the trace; NaN of one moment.
         ttft_s: Of all that were prefilled.
         tbt_s: Of finished ones: each one's mean of its longest tenth.
         queue_s: Until the prefill began.
@@ -59,7 +59,7 @@ class Report:
         prefill_gpu_s: Work of the prefill nodes.
         prefill_gpu_s_per_request: Of those that were prefilled.
         wasted_gpu_s: Of it for requests that were rejected late.
-        prefill_busy: Share of the prefill nodes' time, over the trace's span.
+        prefill_busy: Share of the prefill nodes' time, over the trace's span; NaN of one moment.
         fetched_bytes: Between prefill nodes, for a request.
         fetch_wait_s: What fetches took beyond an idle network's time.
         nic_wait_s: The same of all that were prefilled, 0 where nothing was fetched: copies save
@@ -178,7 +178,7 @@ def report(replay: Replay) -> Report:
         if state in (State.REJECTED_PREFILL, State.REJECTED_DECODE, State.REJECTED_QUEUED)
     ]
     good = [i for i in finished if ttft[i] <= slo.ttft_s and not tbt[i] > slo.tbt_s]
-    span_s = max(trace.span_s / replay.config.replay.speed, 1e-9)
+    span_s = trace.span_s / replay.config.replay.speed or math.nan  # no rates of one moment
     tokens = math.fsum(trace.tokens[i] for i in prefilled)
     blocks = sum(trace.tokens[i] // trace.block_tokens for i in prefilled)
     used = [prefix[i] - missing[i] for i in prefilled]

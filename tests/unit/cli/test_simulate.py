@@ -208,3 +208,20 @@ def test_a_target_out_of_reach_says_how_far_off_it_is(capsys: pytest.CaptureFixt
     assert run([*wanted, "--json"]) == ExitCode.FAILED
     first, _ = json.loads(capsys.readouterr().out)
     assert first["prefill_nodes"] is None and first["too_long_requests"] > 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--limit", "1"],
+        ["run", "--limit", "20", "--admission", "early", "--set", "slo.ttft=1ms"],
+        ["compare", "--limit", "20", "--admissions", "early", "--set", "slo.ttft=1ms"],
+        ["size", "--limit", "1", "--caches", "1000"],
+    ],
+)
+def test_what_there_is_no_number_of_is_a_dash(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    text = output(capsys, *arguments)
+    assert "nan" not in text and "0000%" not in text and "-" in text
+    assert "nodes - busy" in text if arguments == ["run", "--limit", "1"] else True
