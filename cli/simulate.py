@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
+_SETTINGS_HINT = "`mooncake-store sim settings` prints every setting, its default and its reason"
+
+
 def _changes(settings: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """Return `table.name=value` flags by table."""
     tables: dict[str, dict[str, str]] = {}
@@ -51,7 +54,11 @@ def _config(cluster: Path | None, settings: tuple[str, ...], **flags: Any) -> Si
         table = "scheduler" if name in ("policy", "admission") else "replay"
         if value is not None:
             tables[table] = {**tables.get(table, {}), name: value}
-    return SimConfig.read(cluster, tables)
+    try:
+        return SimConfig.read(cluster, tables)
+    except ConfigError as error:
+        error.hint = _SETTINGS_HINT
+        raise
 
 
 def _shared(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -61,6 +61,7 @@ _SIZE_UNITS = {
 }
 _DURATION_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNITS = ("bytes_per_s", "bytes", "ms", "s")  # of fields, the longest first; bandwidths are sizes
+_SIZE_MAX = 2**63 - 1  # of C
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MISSING: Any = dataclasses.MISSING
 _ENVIRONMENT_PREFIX = "MOONCAKE_STORE_"
@@ -229,7 +230,10 @@ class Setting:
 
     def _parse_kind(self, value: Any) -> Any:
         if self.unit in ("bytes", "bytes_per_s") and not isinstance(value, bool):
-            return parse_size(value)
+            size = parse_size(value)
+            if size > _SIZE_MAX:
+                raise ConfigError(f"{self.name} is at most {_SIZE_MAX // TIB:,} TiB")
+            return size
         if self.unit in ("s", "ms") and not isinstance(value, bool):
             duration_s = parse_duration(value)
             number = duration_s if self.unit == "s" else duration_s * 1e3
@@ -349,7 +353,9 @@ def load(
         problem = _unknown(
             "flag" if flag_prefix is None else "setting", sorted(unknown_flags)[0], by_name
         )
-        raise ConfigError(problem if flag_prefix is None else f"{flag_prefix}: {problem}")
+        raise ConfigError(
+            problem if flag_prefix is None else f"{flag_prefix.rstrip('.')}: {problem}"
+        )
     table = (document or {}).get(component, {})
     _check_table(table, component, by_name, path)
     _check_environment(environment, component, found)
@@ -359,8 +365,8 @@ def load(
     for item in found:
         flag = given_flags.get(item.name, given_flags.get(item.field))
         if flag is not None:
-            named = item.flag if flag_prefix is None else f"{flag_prefix}{item.name}"
-            source, raw = f"flag {named}", flag
+            named = f"flag {item.flag}" if flag_prefix is None else f"{flag_prefix}{item.name}"
+            source, raw = named, flag
         elif item.environment in environment:
             source, raw = f"environment {item.environment}", environment[item.environment]
         elif item.name in table:
