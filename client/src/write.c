@@ -8,7 +8,7 @@
 
 #define STAGING_SLOTS 4u
 /* A value goes in so many steps, or more: the server copies one while the client fills the next.  Each step costs a frame and
- * its answer, about as long as a tenth of STEP_LEAST takes to copy. */
+ * its answer: in steps of half as much a put of 1 MiB was slower again (docs/benchmarks.md). */
 #define STEPS 8u
 #define STEP_LEAST (128u << 10)
 

@@ -301,7 +301,8 @@ class StoreFollower:
     def _load(self, load: Callable[[], FeedResult]) -> None:
         result = self._on_loop(load)
         # What another epoch or a later event would have made of it has been lost before.
-        assert result is FeedResult.APPLIED, result
+        if result is not FeedResult.APPLIED:
+            raise AssertionError(f"a listing was {result}")
 
     def _snapshot(self, link: StoreLink, epoch: int, sequence: int) -> bool:
         """Read what there is before an event; return False if stopped, with nothing changed."""

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "pause.h"
 #include "te_parts.h"
 
 #define PROXY_PAIRS 64
@@ -217,6 +218,16 @@ static inline proxy *proxy_open_at(const char *address, uint16_t port, uint16_t 
 }
 
 static inline proxy *proxy_open(uint16_t target) { return proxy_open_at("127.0.0.1", 0, target); }
+
+/* Resets all its connections, and returns when they are. */
+static inline void proxy_break(proxy *own) {
+    int64_t until_ns = te_now_ns() + 30 * TE_NS_PER_S;
+    uint32_t breaks = ++own->breaks;
+    while (own->broken != breaks) {
+        assert(te_now_ns() < until_ns);
+        pause_ms(1);
+    }
+}
 
 static inline void proxy_close(proxy *own) {
     own->is_over = true;

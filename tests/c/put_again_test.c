@@ -183,6 +183,17 @@ static void warm(void) {
 
 /* ---- what breaks ------------------------------------------------------------------------------------------------ */
 
+#define LOST_BYTES 2000u /* of a frame; more than HELLOs have */
+
+/* The put's frame is on its way, and does not arrive. */
+static void await_held(void) {
+    int64_t until_ns = in_seconds(LIMIT_S);
+    while (all.between->held < LOST_BYTES) {
+        CHECK(te_now_ns() < until_ns);
+        pause_ms(1);
+    }
+}
+
 static void be_silent(const char *name) {
     if (strcmp(name, "seal: before the word") == 0)
         all.between->is_silent_back = true;
@@ -199,23 +210,15 @@ static void put_unanswered(const char *name, size_t count, size_t size) {
     blamed before = blame();
     on_step = be_silent;
     CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
-    int64_t until_ns = in_seconds(LIMIT_S);
-    while (node_counter(&all.node, "seals_total") == sealed) {
-        CHECK(te_now_ns() < until_ns);
-        pause_ms(1);
-    }
+    node_wait_counter(&all.node, "seals_total", sealed);
     on_step = NULL;
-    all.between->breaks++;
-    while (all.between->broken != all.between->breaks)
-        pause_ms(1);
+    proxy_break(all.between);
     all.between->is_silent_back = false;
     pthread_join(thread, NULL);
     check_stored(&put);
     check_blame(before);
     free(put.bytes);
 }
-
-#define LOST_BYTES 2000u /* of a frame; more than HELLOs have */
 
 /* The frame has not arrived when its connection breaks. */
 static void put_lost(const char *name, size_t count, size_t size) {
@@ -228,14 +231,8 @@ static void put_lost(const char *name, size_t count, size_t size) {
     blamed before = blame();
     all.between->is_silent_there = true;
     CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
-    int64_t until_ns = in_seconds(LIMIT_S);
-    while (all.between->held < LOST_BYTES) {
-        CHECK(te_now_ns() < until_ns);
-        pause_ms(1);
-    }
-    all.between->breaks++;
-    while (all.between->broken != all.between->breaks)
-        pause_ms(1);
+    await_held();
+    proxy_break(all.between);
     CHECK(node_counter(&all.node, "seals_total") == sealed);
     all.between->is_silent_there = false;
     pthread_join(thread, NULL);
@@ -255,18 +252,10 @@ static void put_without_master(const char *name, size_t count, size_t size) {
     put.is_alone = true;
     all.between->is_silent_there = true;
     CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
-    int64_t until_ns = in_seconds(LIMIT_S);
-    while (all.between->held < LOST_BYTES) {
-        CHECK(te_now_ns() < until_ns);
-        pause_ms(1);
-    }
-    all.to_master->breaks++;
-    while (all.to_master->broken != all.to_master->breaks)
-        pause_ms(1);
+    await_held();
+    proxy_break(all.to_master);
     pause_ms(50); /* the client hears of it, and not of what comes now */
-    all.between->breaks++;
-    while (all.between->broken != all.between->breaks)
-        pause_ms(1);
+    proxy_break(all.between);
     all.between->is_silent_there = false;
     pthread_join(thread, NULL);
     check_stored(&put);
@@ -289,10 +278,7 @@ static pthread_t break_half(putting *put) {
     all.between->keeps_serving = true;
     all.between->breaks++;
     all.between->bytes_per_s = 0;
-    while (node_counter(&all.node, "seals_refused_total") == refused) {
-        CHECK(te_now_ns() < until_ns);
-        pause_ms(1);
-    }
+    node_wait_counter(&all.node, "seals_refused_total", refused);
     return thread;
 }
 

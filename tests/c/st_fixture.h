@@ -432,6 +432,15 @@ static inline uint64_t node_counter(node *self, const char *name) {
     return 0;
 }
 
+/* Until it is no longer what it was. */
+static inline void node_wait_counter(node *self, const char *name, uint64_t before) {
+    int64_t deadline_ns = in_seconds(30);
+    while (node_counter(self, name) == before) {
+        CHECK(te_now_ns() < deadline_ns);
+        pause_ms(1);
+    }
+}
+
 /* Adopted, as seen from inside: INVENTORY has gone out and grants may come. */
 static inline void node_wait_adopted(node *self) {
     int64_t deadline_ns = in_seconds(20);

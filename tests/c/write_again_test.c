@@ -63,16 +63,10 @@ static ms_status told_after(void (*meanwhile)(void)) {
     uint64_t sealed = node_counter(&all.node, "seals_total");
     on_step = be_silent;
     CHECK(pthread_create(&thread, NULL, put_run, &one) == 0);
-    int64_t until_ns = in_seconds(LIMIT_S);
-    while (node_counter(&all.node, "seals_total") == sealed) {
-        CHECK(te_now_ns() < until_ns);
-        pause_ms(1);
-    }
+    node_wait_counter(&all.node, "seals_total", sealed);
     on_step = NULL;
     meanwhile();
-    all.between->breaks++;
-    while (all.between->broken != all.between->breaks)
-        pause_ms(1);
+    proxy_break(all.between);
     all.between->is_silent_back = false;
     void *status;
     pthread_join(thread, &status);

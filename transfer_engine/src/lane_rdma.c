@@ -10,9 +10,7 @@
 
 #define OPEN_NS (5 * TE_NS_PER_S)
 #define ASK_NS (500 * TE_NS_PER_MS)
-#define LOOK_NS (20 * TE_NS_PER_MS) /* so often is looked whether the port is up */
-/* The device gives up by its own clock, which may be coarse (a tick of 10 ms, or four times what it was told); where other
- * rails are heard of, this is enough to know. */
+#define LOOK_NS (20 * TE_NS_PER_MS)     /* so often is looked whether the port is up */
 #define UNWANTED_NS (20 * TE_NS_PER_MS) /* what nobody waits for may still come by itself */
 #define NEVER_NS (60 * TE_NS_PER_S)     /* a peer without RDMA is asked again so seldom */
 

@@ -20,7 +20,8 @@ typedef struct te_rdma_settings {
     uint8_t timeout, retry_count; /* of a queue pair: 4.096 us * 2^timeout, and so often again */
     uint32_t wait_ms; /* transfers wait so long for an endpoint; 0 = TCP until it is there */
     uint32_t
-        silent_ms; /* a lane of which so long nothing comes, while others are heard of, is left */
+        silent_ms; /* a lane of which so long nothing comes, while others are heard of, is left; the device
+                   gives up by its own clock, which may be coarse */
     bool relaxed_ordering;
     int32_t gid_index; /* -1: by rank; else this one first */
 } te_rdma_settings;
