@@ -35,8 +35,8 @@
 #define TE_TURN_BYTES (4u << 20) /* one link moves at most this before the next one has its turn */
 /* Of so many bytes that are still to come over TCP, a receiver wants to be woken for each
  * TE_LOW_WATER_BYTES only: a wake-up costs both ends more than the copy of a segment. */
-#define TE_LOW_WATER_BYTES (64u << 10)
-#define TE_LOW_WATER_LEAST (256u << 10)
+#define TE_LOW_WATER_BYTES (256u << 10)
+#define TE_LOW_WATER_LEAST (512u << 10)
 #define TE_FRAME_IOVECS 1000 /* memory blocks of one frame; IOV_MAX is 1024 */
 #define TE_TICK_MS 100       /* a blocked caller looks at its deadline at least this often */
 #define TE_LOG_LINES 128
