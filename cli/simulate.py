@@ -15,6 +15,7 @@ from mooncake_store.cli.exit_codes import ExitCode, worst_of
 from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.cli.progress import Progress
+from mooncake_store.cli.simulate_fit import fit
 from mooncake_store.cli.trace_file import SAMPLE
 from mooncake_store.errors import ConfigError
 
@@ -534,3 +535,6 @@ def settings(output: Output) -> int:
     text = cluster_example()
     output.result({"settings": text}, text.rstrip())
     return ExitCode.OK
+
+
+command.add_command(fit)

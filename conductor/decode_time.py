@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mooncake_store.conductor.fitting import FitError, fit_terms
 from mooncake_store.errors import RequestError
 
-__all__ = ["LLAMA3_70B_A800_DECODE", "DecodeTime", "kv_capacity_tokens"]
+__all__ = [
+    "LLAMA3_70B_A800_DECODE",
+    "DecodeFit",
+    "DecodeSample",
+    "DecodeTime",
+    "fit_decode_time",
+    "kv_capacity_tokens",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,68 @@ class DecodeTime:
 
 
 LLAMA3_70B_A800_DECODE = DecodeTime()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSample:
+    """One measured iteration of decoding: a token for each request of the batch.
+
+    Attributes:
+        batch: Requests in it.
+        context_tokens: Of them together, prompts and what is generated: not of each.
+        time_s: Of the iteration.
+    """
+
+    batch: int
+    context_tokens: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFit:
+    """A fitted model and how well it fits its samples.
+
+    Attributes:
+        model: t0, kb and kc.
+        error: How well.
+        num_samples: How many there were.
+    """
+
+    model: DecodeTime
+    error: FitError
+    num_samples: int
+
+
+def fit_decode_time(samples: Iterable[DecodeSample]) -> DecodeFit:
+    """Fit t0, kb and kc to measured iterations.
+
+    Args:
+        samples: At least three, with batches of different sizes, and contexts of different lengths
+            in batches of one size.
+
+    Raises:
+        RequestError: Too few samples, one that makes no sense, or none that tell the coefficients
+            apart: where each request has as many tokens, kb may be anything.
+    """
+    taken = list(samples)
+    for sample in taken:
+        if not (
+            1 <= sample.batch <= sample.context_tokens
+            and math.isfinite(sample.time_s)
+            and sample.time_s > 0
+        ):
+            raise RequestError(
+                f"{sample} is no measured iteration: batch 1 or more, a token of context or more "
+                "for each of its requests, time > 0"
+            )
+    if len({(sample.batch, sample.context_tokens) for sample in taken}) < 3:
+        raise RequestError("a fit needs samples of at least three different batches or contexts")
+    coefficients, error = fit_terms(
+        [(1.0, float(sample.batch), float(sample.context_tokens)) for sample in taken],
+        [sample.time_s for sample in taken],
+        ("t0 (an iteration)", "kb (a request)", "kc (a token of context)"),
+    )
+    return DecodeFit(DecodeTime(*coefficients), error, len(taken))
 
 
 def kv_capacity_tokens(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import combinations
 
+from mooncake_store.conductor.fitting import FitError, fit_terms
 from mooncake_store.errors import RequestError
 
 __all__ = ["LLAMA3_70B_A800", "PrefillFit", "PrefillSample", "PrefillTime", "fit_prefill_time"]
@@ -69,28 +69,24 @@ class PrefillFit:
 
     Attributes:
         model: The polynomial.
-        relative_error_mean: Mean of |predicted - measured| / measured.
-        relative_error_max: The worst of them.
+        error: How well.
         num_samples: How many there were.
     """
 
     model: PrefillTime
-    relative_error_mean: float
-    relative_error_max: float
+    error: FitError
     num_samples: int
 
 
 def fit_prefill_time(samples: Iterable[PrefillSample]) -> PrefillFit:
     """Fit the polynomial to measured prefills.
 
-    Least squares of the relative error (else the longest prompts alone would decide), with
-    coefficients that are not negative: with three of them, trying all subsets is exact.
-
     Args:
         samples: At least three, of different lengths.
 
     Raises:
-        RequestError: Too few samples, or one that makes no sense.
+        RequestError: Too few samples, one that makes no sense, or none that tell the coefficients
+            apart: all with as many tokens to compute, say.
     """
     taken = list(samples)
     for sample in taken:
@@ -102,64 +98,16 @@ def fit_prefill_time(samples: Iterable[PrefillSample]) -> PrefillFit:
             raise RequestError(f"{sample} is no measured prefill: 0 <= prefix < tokens, time > 0")
     if len({(sample.num_tokens, sample.prefix_tokens) for sample in taken}) < 3:
         raise RequestError("a fit needs samples of at least three different lengths")
-    # Scaled to about 1, so that the normal equations stay well conditioned.
-    longest = float(max(sample.num_tokens for sample in taken))
-    scales = (1.0, longest, longest * longest)
-    rows = [
+    coefficients, error = fit_terms(
         [
-            term / scale / sample.time_s
-            for term, scale in zip(
-                (
-                    1.0,
-                    float(sample.num_tokens - sample.prefix_tokens),
-                    float(sample.num_tokens**2 - sample.prefix_tokens**2),
-                ),
-                scales,
-                strict=True,
+            (
+                1.0,
+                float(sample.num_tokens - sample.prefix_tokens),
+                float(sample.num_tokens**2 - sample.prefix_tokens**2),
             )
-        ]
-        for sample in taken
-    ]
-    best: tuple[float, list[float]] | None = None
-    for size in (1, 2, 3):
-        for chosen in combinations(range(3), size):
-            solution = _least_squares(rows, chosen)
-            if solution is None or min(solution) < 0:
-                continue
-            error = sum((sum(map(_product, row, solution)) - 1.0) ** 2 for row in rows)
-            if best is None or error < best[0] * (1 - 1e-12):
-                best = (error, solution)
-    assert best is not None  # one column of positive numbers has a positive solution
-    model = PrefillTime(*(value / scale for value, scale in zip(best[1], scales, strict=True)))
-    errors = [
-        abs(model(sample.num_tokens, sample.prefix_tokens) / sample.time_s - 1) for sample in taken
-    ]
-    return PrefillFit(model, sum(errors) / len(errors), max(errors), len(errors))
-
-
-def _product(a: float, b: float) -> float:
-    return a * b
-
-
-def _least_squares(rows: Sequence[Sequence[float]], chosen: Sequence[int]) -> list[float] | None:
-    """Solve rows x = 1 for the chosen columns, the others 0; None if they depend on each other."""
-    size = len(chosen)
-    matrix = [
-        [sum(row[i] * row[j] for row in rows) for j in chosen] + [sum(row[i] for row in rows)]
-        for i in chosen
-    ]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda row: abs(matrix[row][column]))
-        if abs(matrix[pivot][column]) < 1e-13:
-            return None
-        matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
-        for row in range(size):
-            if row != column:
-                factor = matrix[row][column] / matrix[column][column]
-                matrix[row] = [
-                    a - factor * b for a, b in zip(matrix[row], matrix[column], strict=True)
-                ]
-    solution = [0.0, 0.0, 0.0]
-    for index, column in enumerate(chosen):
-        solution[column] = matrix[index][size] / matrix[index][index]
-    return solution
+            for sample in taken
+        ],
+        [sample.time_s for sample in taken],
+        ("c0 (a prefill)", "c1 (a computed token)", "c2 (attention)"),
+    )
+    return PrefillFit(PrefillTime(*coefficients), error, len(taken))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 
@@ -21,3 +22,11 @@ def test_documents_conform_to_their_schemas(mooncake: Any) -> None:
     assert "[cluster]" in mooncake("sim", "settings", "--json").json("sim-settings")["settings"]
     (drawn,) = mooncake("sim", "figures", "layers", "--json").json("sim-figures")
     assert drawn["name"] == "layers"
+
+
+def test_a_fit_conforms_to_its_schema(mooncake: Any, tmp_path: Path) -> None:
+    prefill, decode = tmp_path / "prefill.csv", tmp_path / "decode.csv"
+    prefill.write_text("prompt_tokens,cached_tokens,seconds\n1,0,.1\n900,0,.2\n9000,0,2\n")
+    decode.write_text("batch,context_tokens,seconds\n1,10,.01\n1,900,.02\n9,90,.03\n")
+    found = mooncake("sim", "fit", "--json", str(prefill), str(decode)).json("sim-fit")
+    assert found["prefill"]["samples"] == found["decode"]["samples"] == 3

@@ -6,7 +6,12 @@ import random
 
 import pytest
 
-from mooncake_store.conductor.decode_time import DecodeTime, kv_capacity_tokens
+from mooncake_store.conductor.decode_time import (
+    DecodeSample,
+    DecodeTime,
+    fit_decode_time,
+    kv_capacity_tokens,
+)
 from mooncake_store.conductor.layerwise import LayerTimes, layer_times
 from mooncake_store.conductor.model_shape import A800_NODE_FLOPS, H800_NODE_FLOPS, LLAMA3_70B
 from mooncake_store.conductor.pipeline import balanced_chunks, equal_chunks, pipeline_times
@@ -75,7 +80,7 @@ def test_a_fit_finds_the_polynomial_that_made_the_samples() -> None:
     assert fit.model.base_s == pytest.approx(0.02, rel=1e-3)
     assert fit.model.per_token_s == pytest.approx(9e-5, rel=1e-3)
     assert fit.model.per_token_pair_s == pytest.approx(5e-10, rel=1e-3)
-    assert fit.relative_error_max < 1e-6
+    assert fit.error.max < 1e-6
     assert fit.num_samples == len(samples)
 
 
@@ -86,8 +91,8 @@ def test_a_fit_to_noisy_samples_tells_its_error() -> None:
         PrefillSample(n, 0, truth(n) * draw.uniform(0.9, 1.1)) for n in range(1000, 100_000, 1000)
     ]
     fit = fit_prefill_time(samples)
-    assert 0.03 < fit.relative_error_mean < 0.07
-    assert fit.relative_error_max < 0.12
+    assert 0.03 < fit.error.mean < 0.07
+    assert fit.error.max < 0.12
     assert fit.model(50_000) == pytest.approx(truth(50_000), rel=0.03)
 
 
@@ -106,11 +111,57 @@ def test_a_fit_has_no_negative_coefficient_even_if_that_would_fit_better() -> No
         [PrefillSample(10, 0, 1.0), PrefillSample(20, 0, 2.0)],
         [PrefillSample(10, 10, 1.0)] * 5,
         [PrefillSample(n, 0, float("nan")) for n in (1, 2, 3)],
+        [PrefillSample(p + 100, p, 1.0 + p) for p in range(5)],  # as much to compute in all
     ],
 )
 def test_a_fit_refuses_samples_that_decide_nothing(samples: list[PrefillSample]) -> None:
     with pytest.raises(RequestError):
         fit_prefill_time(samples)
+
+
+DECODE_SAMPLES = [(1, 8192), (1, 131_072), (4, 30_000), (16, 131_072), (64, 200_000), (64, 500_000)]
+
+
+def test_a_fit_finds_the_decode_time_that_made_the_samples() -> None:
+    truth = DecodeTime(0.027, 4e-4, 4e-8)
+    fit = fit_decode_time(DecodeSample(b, c, truth(b, c)) for b, c in DECODE_SAMPLES)
+    assert fit.model.base_s == pytest.approx(0.027, rel=1e-6)
+    assert fit.model.per_request_s == pytest.approx(4e-4, rel=1e-6)
+    assert fit.model.per_context_token_s == pytest.approx(4e-8, rel=1e-6)
+    assert fit.error.max < 1e-9
+    assert fit.num_samples == 6
+
+
+def test_a_fit_to_noisy_iterations_tells_its_error() -> None:
+    draw = random.Random(7)
+    truth = DecodeTime(0.02, 1e-4, 3e-8)
+    fit = fit_decode_time(
+        DecodeSample(b, b * c, truth(b, b * c) * draw.uniform(0.9, 1.1))
+        for b in (1, 2, 4, 8, 16, 32, 64)
+        for c in (500, 2000, 8000, 30_000)
+    )
+    assert fit.model(20, 80_000) == pytest.approx(truth(20, 80_000), rel=0.05)
+    assert 0.02 < fit.error.median < 0.08
+    assert fit.error.median < fit.error.max < 0.15
+
+
+@pytest.mark.parametrize(
+    ("samples", "why"),
+    [
+        ([], "three different"),
+        ([(1, 100), (2, 200)] * 3, "three different"),
+        ([(8, c) for c in (1000, 2000, 3000)], "t0 .* from kb"),
+        ([(b, 1000 * b) for b in (1, 2, 3, 4)], "kb .* from kc"),
+        ([(b, 5000) for b in (1, 2, 3, 4)], "t0 .* from kc"),
+        ([(b, 5000 + 100 * b) for b in (1, 2, 3, 4)], "apart"),
+        ([(4, 3), (1, 2), (1, 3), (2, 3)], "no measured iteration"),
+    ],
+)
+def test_a_decode_fit_refuses_samples_that_decide_nothing(
+    samples: list[tuple[int, int]], why: str
+) -> None:
+    with pytest.raises(RequestError, match=why):
+        fit_decode_time(DecodeSample(b, c, 0.02 + b * 1e-4 + c * 3e-8) for b, c in samples)
 
 
 def test_at_least_one_token_is_computed() -> None:

@@ -1,0 +1,155 @@
+"""`mooncake-store sim fit`: the cost model of one's own engine, from what was measured of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.cli.options import output_options
+from mooncake_store.cli.output import Output, printable
+from mooncake_store.errors import ConfigError, RequestError
+
+if TYPE_CHECKING:
+    from mooncake_store.conductor.decode_time import DecodeFit
+    from mooncake_store.conductor.prefill_time import PrefillFit
+
+__all__ = ["fit"]
+
+_FORM_ERROR = 0.15  # an engine that is further from the form than this does not have it
+_FEW = 6
+_HINT = "docs/scheduling.md, `Fit it to your engine`, tells what to measure"
+
+
+@click.command()
+@output_options
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+def fit(output: Output, files: tuple[Path, ...]) -> int:
+    """Fit the cost model to measurements of an engine: a [model] table for --cluster.
+
+    Each FILE is CSV; its first line says of what: prompt_tokens,cached_tokens,seconds (a prefill a
+    line) or batch,context_tokens,seconds (an iteration of decoding a line, the context of all its
+    requests together).
+
+    \b
+    mooncake-store sim fit prefill.csv decode.csv > cluster.toml
+    mooncake-store sim run --cluster cluster.toml
+    """
+    from mooncake_store.conductor.decode_time import DecodeSample, fit_decode_time
+    from mooncake_store.conductor.prefill_time import PrefillSample, fit_prefill_time
+    from mooncake_store.conductor.samples import read_samples
+
+    prefill: list[PrefillSample] = []
+    decode: list[DecodeSample] = []
+    for file in files:
+        for sample in read_samples(file):
+            if isinstance(sample, PrefillSample):
+                prefill.append(sample)
+            else:
+                decode.append(sample)
+    named = " ".join(str(file) for file in files)
+    if not prefill and not decode:
+        raise ConfigError(f"{named}: there are no samples, only the names of columns", hint=_HINT)
+    try:
+        prefill_fit = fit_prefill_time(prefill) if prefill else None
+        decode_fit = fit_decode_time(decode) if decode else None
+    except RequestError as error:
+        raise ConfigError(f"{named}: {error.message}", cause=error, hint=_HINT) from error
+    parts = _parts(prefill_fit, decode_fit)
+    for part in parts:
+        _judge(output, part)
+    document = {
+        part["of"]: {"samples": part["samples"], "relative_error": part["error"],
+                     "coefficients": part["coefficients"]}
+        for part in parts
+    }  # fmt: skip
+    document["model"] = {name: value for part in parts for name, value, _ in part["settings"]}
+    output.result(document, _toml(named, parts))
+    return ExitCode.OK
+
+
+def _parts(prefill: PrefillFit | None, decode: DecodeFit | None) -> list[dict[str, Any]]:
+    """Return what was fitted as the settings that it is of `[model]`, with what each stands for."""
+    parts: list[dict[str, Any]] = []
+    if prefill is not None:
+        p = prefill.model
+        parts.append({
+            "of": "prefill", "form": "c0 + c1 (n - p) + c2 (n^2 - p^2), n tokens of which p cached",
+            "samples": prefill.num_samples, "error": asdict(prefill.error),
+            "coefficients": {"c0_seconds": p.base_s, "c1_seconds": p.per_token_s,
+                             "c2_seconds": p.per_token_pair_s},
+            "settings": _settings([
+                ("prefill_base", p.base_s, "c0: seconds a prefill"),
+                ("prefill_token_us", p.per_token_s * 1e6, "c1: microseconds a computed token"),
+                ("prefill_pair_ns", p.per_token_pair_s * 1e9, "c2: nanoseconds per n^2 - p^2"),
+            ]),
+        })  # fmt: skip
+    if decode is not None:
+        d = decode.model
+        parts.append({
+            "of": "decode", "form": "t0 + kb b + kc c, batch b, c tokens of context in all of it",
+            "samples": decode.num_samples, "error": asdict(decode.error),
+            "coefficients": {"t0_seconds": d.base_s, "kb_seconds": d.per_request_s,
+                             "kc_seconds": d.per_context_token_s},
+            "settings": _settings([
+                ("decode_base", d.base_s, "t0: seconds an iteration"),
+                ("decode_request_us", d.per_request_s * 1e6, "kb: microseconds a request"),
+                ("decode_token_ns", d.per_context_token_s * 1e9,
+                 "kc: nanoseconds a token of context"),
+            ]),
+        })  # fmt: skip
+    return parts
+
+
+def _settings(values: list[tuple[str, float, str]]) -> list[tuple[str, str | float, str]]:
+    """Return the values as a cluster file has them.
+
+    Raises:
+        ConfigError: A cluster file does not take one.
+    """
+    from mooncake_store.conductor.sim_config import ModelConfig
+    from mooncake_store.config import settings_of
+
+    known = {item.name: item for item in settings_of(ModelConfig, "model")}
+    found: list[tuple[str, str | float, str]] = []
+    for name, value, meaning in values:
+        item = known[name]
+        written = item.format(value) if item.unit else float(f"{value:.6g}")
+        item.parse(written)
+        found.append((name, written, meaning))
+    return found
+
+
+def _judge(output: Output, part: dict[str, Any]) -> None:
+    """Say where the fit is not to be believed."""
+    if part["samples"] < _FEW:
+        output.note(
+            f"{part['of']}: {part['samples']} samples for 3 coefficients are met whatever they are "
+            "like, so the error says little: measure more"
+        )
+    elif part["error"]["max"] > _FORM_ERROR:
+        output.note(
+            f"{part['of']}: off by up to {part['error']['max']:.0%}: the engine's time does not "
+            "have this form (batching, preemption, a busy node), or a sample is wrong"
+        )
+
+
+def _toml(named: str, parts: list[dict[str, Any]]) -> str:
+    lines = [f"# Made by `mooncake-store sim fit {printable(named)}`.", "", "[model]"]
+    for part in parts:
+        error = part["error"]
+        lines += [
+            "",
+            f"# {part['of']}: {part['form']}",
+            f"# {part['samples']} samples; relative error: median {error['median']:.2%}, "
+            f"max {error['max']:.2%}",
+        ]
+        for name, value, meaning in part["settings"]:
+            shown = f'"{value}"' if isinstance(value, str) else repr(value)
+            lines.append(f"{f'{name} = {shown}':<32} # {meaning}")
+    return "\n".join(lines)
