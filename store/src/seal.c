@@ -184,9 +184,19 @@ static ms_status seal_extent(st_segment *segment, uint32_t page, uint32_t page_c
     return MS_OK;
 }
 
+/* Lock held.  Whether the writer has given up.  It closes its connections before it uses the shared memory for something
+ * else: while this one is open, no attempt of this put has copied anything but what it wrote *(source_open)*.  Another
+ * attempt may have begun and ended since this one's copy, so it is looked at in the step that seals. */
+static bool source_is_over(const st_server *server, const st_peer *peer,
+                           const ms_write_item *item) {
+    return item->source != 0 && !te_peer_is_there(server->engine, peer->number);
+}
+
 static ms_status seal_locked(st_segment *segment, const st_peer *peer, const ms_write_item *item,
                              const ms_seal_view *seal, uint32_t checksum, uint64_t length) {
     st_server *server = segment->server;
+    if (source_is_over(server, peer, item))
+        return MS_CANCELLED;
     ms_status status = check_grant(server, segment, peer, item->page, item->version);
     if (status == MS_COMPLETE)
         return MS_OK; /* a repeat: only the answer *(seal_again)* */
@@ -224,6 +234,8 @@ ms_status st_write_end(void *context, void *peer_context, const ms_write_item *i
                 ms_crc32c(0, segment->payload + (size_t)item->page * MS_PAGE_SIZE, (size_t)length);
     }
     ms_free_item freed;
+    if (has_seal)
+        ST_STEP("seal: copied");
     pthread_mutex_lock(&server->lock);
     atomic_fetch_sub(&segment->uses[item->page], ST_USE_WRITER);
     if (has_seal && status == MS_OK)

@@ -435,6 +435,90 @@ static void test_relay(void) {
     }
 }
 
+/* ---- writers of shared memory that go ---------------------------------------------------------------------------- */
+
+static struct {
+    te_connection *connection;
+    atomic_bool has_left; /* the server's thread has done with it */
+} leaving;
+
+/* On the server's thread, between the first copy and its SEAL. */
+static void leave_when_copied(const char *name) {
+    if (atomic_load(&leaving.has_left) || strcmp(name, "seal: copied") != 0)
+        return;
+    te_connection_end(leaving.connection);
+    atomic_store(&leaving.has_left, true);
+}
+
+#define SHARED_BYTES (64u << 10)
+
+/* WRITE of two objects of pages 16 and 32 that lie in shared memory. */
+static void send_shared(client *client, uint32_t source, uint64_t source_offset) {
+    uint8_t seals[512];
+    size_t length = 0;
+    ms_write_item items[2];
+    uint32_t list[2] = {2, 0};
+    for (uint32_t i = 0; i < 2; i++) {
+        put one = {.version = version_of(i + 1), .length = SHARED_BYTES};
+        items[i] = (ms_write_item){.page = 16 * (i + 1),
+                                   .page_count = 16,
+                                   .version = one.version,
+                                   .source = source,
+                                   .source_offset = source_offset + i * SHARED_BYTES,
+                                   .length = SHARED_BYTES};
+        items[i].seal_length = (uint32_t)seal_write(seals + length, sizeof seals - length, &one);
+        length += items[i].seal_length;
+    }
+    struct iovec body[3] = {{list, sizeof list}, {items, sizeof items}, {seals, length}};
+    CHECK_STATUS(te_checkout(client->channel, in_seconds(10), &leaving.connection), MS_OK);
+    CHECK_STATUS(te_send(leaving.connection, MS_REQUEST, MS_WRITE, 0,
+                         te_next_request(leaving.connection), 10000, body, 3, NULL, 0,
+                         in_seconds(10)),
+                 MS_OK);
+}
+
+/* Whoever closes the connection uses the memory for something else: what is there afterwards is not sealed, though it
+ * was copied before *(source_open)*, and no more of it is copied. */
+static void test_nothing_is_sealed_for_a_writer_that_has_gone(void) {
+    master master;
+    node node;
+    client writer, reader;
+    void *memory;
+    uint32_t source;
+    uint64_t source_offset;
+    static uint8_t got[SHARED_BYTES], zeros[SHARED_BYTES];
+    start(&master, &node);
+    client_open(&writer, &node, true, SESSION, EPOCH, MS_RIGHT_WRITE);
+    client_open(&reader, &node, true, 0, 0, MS_RIGHT_READ);
+    CHECK_STATUS(te_shared_alloc(writer.engine, 2 * SHARED_BYTES, &memory), MS_OK);
+    memset(memory, 0xa5, 2 * SHARED_BYTES);
+    CHECK_STATUS(
+        te_share(writer.channel, memory, 2 * SHARED_BYTES, &source, &source_offset, in_seconds(10)),
+        MS_OK);
+    uint64_t refused = node_counter(&node, "seals_refused_total");
+    uint64_t connections = node_counter(&node, "connections");
+    atomic_store(&leaving.has_left, false);
+    on_step = leave_when_copied;
+    send_shared(&writer, source, source_offset);
+    node_wait_counter(&node, "connections", connections);
+    on_step = NULL;
+    CHECK(atomic_load(&leaving.has_left));
+    te_checkin(leaving.connection, false);
+    CHECK(node_counter(&node, "seals_refused_total") == refused + 1); /* the other has no bytes */
+    te_mapping mapping;
+    CHECK_STATUS(te_attach(reader.channel, 0, in_seconds(10), &mapping), MS_OK);
+    for (uint32_t i = 0; i < 2; i++)
+        CHECK_STATUS(client_read(&reader, 16 * (i + 1), version_of(i + 1), got, sizeof got),
+                     MS_GONE);
+    memset(got, 0xa5, sizeof got);
+    CHECK(memcmp(mapping.payload + 16 * 4096, got, sizeof got) == 0);
+    CHECK(memcmp(mapping.payload + 32 * 4096, zeros, sizeof zeros) == 0);
+    te_shared_free(writer.engine, memory);
+    client_close(&writer);
+    client_close(&reader);
+    stop(&master, &node);
+}
+
 int main(void) {
     RUN(test_put_and_read(false));
     RUN(test_put_and_read(true));
@@ -445,5 +529,6 @@ int main(void) {
     RUN(test_checksums_are_checked_up_to_a_size());
     RUN(test_notes());
     RUN(test_relay());
+    RUN(test_nothing_is_sealed_for_a_writer_that_has_gone());
     return 0;
 }

@@ -180,8 +180,9 @@ typedef struct te_segment_ops {
      * step. */
     ms_status (*write_begin)(void *context, void *peer_context, const ms_write_item *item);
     /* The bytes are in place (or the attempt broke off: !complete).  Gives the use count back,
-     * then SEALs when a seal came with the item.  Called for items in order; `seal` is NULL
-     * without one. */
+     * then SEALs when a seal came with the item; if its source is shared memory, only while
+     * te_peer_is_there, which is asked in the step that seals.  Called for items in order; `seal`
+     * is NULL without one. */
     ms_status (*write_end)(void *context, void *peer_context, const ms_write_item *item,
                            const uint8_t *seal, size_t seal_length, bool complete);
     /* All items of a WRITE frame have ended with these statuses.  True: the service answers or

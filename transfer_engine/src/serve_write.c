@@ -211,8 +211,10 @@ static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
     uint64_t left = item->length - job->filled;
     size_t bytes = left < TE_TURN_BYTES ? (size_t)left : TE_TURN_BYTES;
     const void *source = NULL;
-    ms_status status = MS_NOT_REGISTERED;
-    if (engine->source_acquire != NULL) {
+    /* Who has closed the connection may use that memory for something else.  That nothing of it is sealed
+     * *(source_open)* the service sees to, which looks in the step that seals. */
+    ms_status status = te_link_is_deserted(link) ? MS_CANCELLED : MS_NOT_REGISTERED;
+    if (status != MS_CANCELLED && engine->source_acquire != NULL) {
         status = engine->source_acquire(engine, link, item->source,
                                         item->source_offset + job->filled, bytes, &source);
     }
@@ -231,17 +233,6 @@ static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
     return may;
 }
 
-/* Whether the writer has given up.  It closes its connection before it uses the shared memory for
- * something else, so what was copied while the connection was open is what it wrote: a process that
- * was frozen in between must not seal what it finds there later *(source_open)*. */
-static bool source_is_over(const te_link *link, const te_write_job *job) {
-    const ms_write_item *item = &job->items[job->done];
-    if (item->source == 0 || item->seal_length == 0 || !is_ok(job, job->done)) {
-        return false;
-    }
-    return te_link_is_deserted(link);
-}
-
 /* Ends items that need no more bytes, and copies those that come from shared memory.  False: as
  * copy_shared, or the turn is over. */
 static bool end_ready(te_link *link, te_write_job *job, size_t *moved) {
@@ -255,7 +246,7 @@ static bool end_ready(te_link *link, te_write_job *job, size_t *moved) {
                 return false;
             }
         } else if (item->source != 0 || job->filled == item->length) {
-            end_item(link, job, source_is_over(link, job) ? MS_CANCELLED : MS_OK);
+            end_item(link, job, MS_OK);
         } else {
             break;
         }
