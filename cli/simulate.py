@@ -16,6 +16,8 @@ from mooncake_store.cli.options import output_options
 from mooncake_store.cli.output import Output, aligned, approximate_size, printable
 from mooncake_store.cli.progress import Progress
 from mooncake_store.cli.simulate_fit import fit
+from mooncake_store.cli.simulate_plan import plan
+from mooncake_store.cli.simulate_settings import read_config
 from mooncake_store.cli.trace_file import SAMPLE
 from mooncake_store.errors import ConfigError
 
@@ -25,41 +27,6 @@ if TYPE_CHECKING:
     from mooncake_store.conductor.sizing import OutOfReach
 
 __all__ = ["command"]
-
-
-_SETTINGS_HINT = "`mooncake-store sim settings` prints every setting, its default and its reason"
-
-
-def _changes(settings: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """Return `table.name=value` flags by table."""
-    tables: dict[str, dict[str, str]] = {}
-    for text in settings:
-        name, separator, value = text.partition("=")
-        table, dot, field = name.partition(".")
-        if not (separator and dot and field):
-            raise ConfigError(
-                f"--set {text!r}: write TABLE.NAME=VALUE, as in cluster.prefill_nodes=16"
-            )
-        tables.setdefault(table.strip(), {})[field.strip()] = value.strip()
-    return tables
-
-
-def _config(cluster: Path | None, settings: tuple[str, ...], **flags: Any) -> SimConfig:
-    from mooncake_store.conductor.sim_config import TABLES, SimConfig
-
-    tables: dict[str, dict[str, Any]] = dict(_changes(settings))
-    unknown = sorted(set(tables) - set(TABLES))
-    if unknown:
-        raise ConfigError(f"--set: there is no table {unknown[0]!r}: {', '.join(TABLES)}")
-    for name, value in flags.items():
-        table = "scheduler" if name in ("policy", "admission") else "replay"
-        if value is not None:
-            tables[table] = {**tables.get(table, {}), name: value}
-    try:
-        return SimConfig.read(cluster, tables)
-    except ConfigError as error:
-        error.hint = _SETTINGS_HINT
-        raise
 
 
 def _shared(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,7 +122,9 @@ def run(
     from mooncake_store.conductor.simulation import simulate
     from mooncake_store.conductor.trace import load_trace
 
-    config = _config(cluster, settings, policy=policy, admission=admission, speed=speed, seed=seed)
+    config = read_config(
+        cluster, settings, policy=policy, admission=admission, speed=speed, seed=seed
+    )
     shown = Progress(is_quiet=output.is_quiet)
     _check_plot(plot)
     loaded = load_trace(trace or SAMPLE, limit=limit)
@@ -235,7 +204,7 @@ def compare(
     from mooncake_store.conductor.simulation import simulate
     from mooncake_store.conductor.trace import load_trace
 
-    base = _config(cluster, settings, seed=seed)
+    base = read_config(cluster, settings, seed=seed)
     try:
         wanted_speeds = f"{base.replay.speed:g}" if speeds is None else speeds
         multipliers = [float(part) for part in _names(wanted_speeds)]
@@ -361,7 +330,7 @@ def size(
     from mooncake_store.conductor.sizing import Size, sizes
     from mooncake_store.conductor.trace import load_trace
 
-    config = _config(cluster, settings, policy=policy, speed=speed, seed=seed)
+    config = read_config(cluster, settings, policy=policy, speed=speed, seed=seed)
     try:
         tokens = tuple(int(part) for part in _names(caches))
     except ValueError as error:
@@ -494,7 +463,7 @@ def figures(
     for name in names:
         if name not in FIGURES:
             raise ConfigError(f"there is no figure {name!r}: {', '.join(FIGURES)} are known")
-    base = _config(cluster, settings)
+    base = read_config(cluster, settings)
     if plots:
         from mooncake_store.conductor.plots import plot_figure
 
@@ -538,3 +507,4 @@ def settings(output: Output) -> int:
 
 
 command.add_command(fit)
+command.add_command(plan)

@@ -38,12 +38,22 @@ class Plan:
         decode_nodes: D.
         prefill_load: Busy share of the prefill nodes.
         decode_tbt_s: Time of an iteration at the mean batch.
+        prefill_s: Of one node, a request.
+        decode_batch: Mean batch of a decode node.
+        decode_tokens: Mean context in it.
+        bound: What of the decode nodes is scarcest: `tbt`, `memory` or `batch`.
+        decode_load: How much of it is taken.
     """
 
     prefill_nodes: int
     decode_nodes: int
     prefill_load: float
     decode_tbt_s: float
+    prefill_s: float
+    decode_batch: float
+    decode_tokens: float
+    bound: str
+    decode_load: float
 
 
 def plan_split(
@@ -52,6 +62,8 @@ def plan_split(
     prefill_time: PrefillTime,
     decode_time: DecodeTime,
     capacity_tokens: int,
+    batch_max: int = 256,
+    group_nodes: int = 1,
     tbt_slo_s: float = 0.1,
     prefill_load_max: float = 0.7,
     decode_load_max: float = 0.8,
@@ -66,31 +78,64 @@ def plan_split(
         prefill_time: Of a prefill node.
         decode_time: Of a decode node.
         capacity_tokens: KV cache that a decode node has room for.
+        batch_max: Requests that it decodes at most.
+        group_nodes: Prefill nodes come in groups of so many.
         tbt_slo_s: What an iteration may take.
         prefill_load_max: At 0.7 the mean wait of an M/D/1 queue is 1.2 services.
-        decode_load_max: Share of the TBT's and the memory's bound that the mean may take.
+        decode_load_max: Share of the TBT's, the memory's and the batch's bound that the mean may
+            take; the rest is for what comes in bunches.
 
     Raises:
-        RequestError: A load that makes no sense, or a TBT that not even one request meets.
+        RequestError: A load that makes no sense, or a TBT that no number of nodes meets.
     """
-    if min(demand.requests_per_s, demand.num_tokens, demand.output_tokens) <= 0:
+    numbers = (demand.requests_per_s, demand.num_tokens, demand.output_tokens)
+    if not all(math.isfinite(number) and number > 0 for number in numbers):
         raise RequestError("a load has arrivals, prompts and answers above 0")
-    work_s = demand.requests_per_s * prefill_time(
-        max(1, round(demand.num_tokens)), round(demand.prefix_tokens)
-    )
-    prefill_nodes = max(1, math.ceil(work_s / prefill_load_max))
+    if not 0 <= demand.prefix_tokens < demand.num_tokens:
+        raise RequestError("of a prompt 0 tokens or more are cached, and fewer than it has")
+    if not (0 < prefill_load_max < 1 and 0 < decode_load_max <= 1):
+        raise RequestError("the most that nodes are busy is above 0, and below 1 of a queue")
+    prefill_s = prefill_time(max(1, round(demand.num_tokens)), round(demand.prefix_tokens))
+    work_s = demand.requests_per_s * prefill_s
+    groups = max(1, math.ceil(work_s / prefill_load_max / group_nodes))
+    prefill_nodes = groups * group_nodes
     context = demand.num_tokens + demand.output_tokens / 2
-    if decode_time(1, round(context)) > tbt_slo_s:
-        raise RequestError(f"not even one request decodes in {tbt_slo_s} s a token")
-    decode_nodes = 1
-    while True:
-        tbt_s = _iteration_s(demand, context, decode_nodes, decode_time)
-        batch = demand.requests_per_s / decode_nodes * demand.output_tokens * tbt_s
-        fits = batch * context <= decode_load_max * capacity_tokens
-        if (tbt_s <= decode_load_max * tbt_slo_s and fits) or decode_nodes >= 1 << 20:
-            break
-        decode_nodes += 1
-    return Plan(prefill_nodes, decode_nodes, work_s / prefill_nodes, tbt_s)
+    alone_s, allowed_s = decode_time(1, round(context)), decode_load_max * tbt_slo_s
+    if alone_s > tbt_slo_s or decode_time.base_s >= allowed_s:
+        raise RequestError(
+            f"no number of decode nodes meets {tbt_slo_s:g} s a token: one request alone takes "
+            f"{alone_s:.3g} s, and {allowed_s:g} s are for the mean iteration"
+        )
+    if context > decode_load_max * capacity_tokens:
+        raise RequestError(
+            f"one request has {context:,.0f} tokens of context, and {decode_load_max:g} of a "
+            f"decode node's {capacity_tokens:,} are for all of them"
+        )
+
+    def at(nodes: int) -> Plan:
+        tbt_s = _iteration_s(demand, context, nodes, decode_time)
+        batch = demand.requests_per_s / nodes * demand.output_tokens * tbt_s
+        loads = {
+            "tbt": tbt_s / tbt_slo_s,
+            "memory": batch * context / capacity_tokens,
+            "batch": batch / batch_max,
+        }
+        bound = max(loads, key=lambda name: loads[name])
+        return Plan(
+            prefill_nodes, nodes, work_s / prefill_nodes, tbt_s, prefill_s, batch,
+            batch * context, bound, loads[bound],
+        )  # fmt: skip
+
+    too_few, enough = 0, 1
+    while at(enough).decode_load > decode_load_max:  # ends: with ever more nodes all loads fall
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if at(middle).decode_load > decode_load_max:
+            too_few = middle
+        else:
+            enough = middle
+    return at(enough)
 
 
 def _iteration_s(demand: Demand, context: float, nodes: int, decode_time: DecodeTime) -> float:

@@ -20,6 +20,8 @@ def test_documents_conform_to_their_schemas(mooncake: Any) -> None:
     alone = mooncake("sim", "run", "--json", "--limit", "1").json("sim-run")
     assert alone["load_correlation"] is None
     assert "[cluster]" in mooncake("sim", "settings", "--json").json("sim-settings")["settings"]
+    load = ("--rate", "5", "--prompt-tokens", "4000", "--output-tokens", "200")
+    assert mooncake("sim", "plan", "--json", *load).json("sim-plan")["prefill_nodes"] > 1
     (drawn,) = mooncake("sim", "figures", "layers", "--json").json("sim-figures")
     assert drawn["name"] == "layers"
 

@@ -229,3 +229,28 @@ def test_what_there_is_no_number_of_is_a_dash(
     text = output(capsys, *arguments)
     assert "nan" not in text and "0000%" not in text and "-" in text
     assert "nodes - busy" in text if arguments == ["run", "--limit", "1"] else True
+
+
+_LOAD = ("plan", "--rate", "20", "--prompt-tokens", "12000", "--output-tokens", "343")
+
+
+def test_plan_tells_nodes_and_what_binds_them(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, *_LOAD, "--cached-tokens", "4800")
+    assert "prefill    27 nodes, 68% busy" in text
+    assert "bound by   cluster.decode_capacity_tokens" in text
+    found = json.loads(output(capsys, *_LOAD, "--json"))
+    assert found["prefill_nodes"] > 27
+    # Cluster, model, SLOs and bounds count.
+    grouped = json.loads(output(capsys, *_LOAD, "--json", "--set", "cluster.group_nodes=4"))
+    assert grouped["prefill_nodes"] % 4 == 0
+    small = json.loads(output(capsys, *_LOAD, "--json", "--set", "cluster.decode_batch_max=8"))
+    assert small["decode_bound"] == "batch" and small["decode_nodes"] > found["decode_nodes"]
+    idler = json.loads(output(capsys, *_LOAD, "--json", "--prefill-load", "0.3"))
+    assert idler["prefill_nodes"] > 2 * found["prefill_nodes"]
+
+
+def test_plan_refuses_what_no_number_of_nodes_meets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", *_LOAD, "--set", "slo.tbt=20ms"]) == ExitCode.USAGE
+    assert "no number of decode nodes meets 0.02 s a token" in capsys.readouterr().err
+    assert run(["sim", *_LOAD, "--cached-tokens", "12000"]) == ExitCode.USAGE
+    assert "fewer than it has" in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from mooncake_store.conductor.decode_time import (
 from mooncake_store.conductor.layerwise import LayerTimes, layer_times
 from mooncake_store.conductor.model_shape import A800_NODE_FLOPS, H800_NODE_FLOPS, LLAMA3_70B
 from mooncake_store.conductor.pipeline import balanced_chunks, equal_chunks, pipeline_times
-from mooncake_store.conductor.planning import Demand, plan_split
+from mooncake_store.conductor.planning import Demand, Plan, plan_split
 from mooncake_store.conductor.prefill_time import (
     LLAMA3_70B_A800,
     PrefillSample,
@@ -279,10 +281,61 @@ def test_a_plan_grows_with_the_load_and_keeps_the_slo() -> None:
     assert large[1] > small[1]
 
 
-def test_a_plan_that_no_number_of_nodes_meets_is_refused() -> None:
-    demand = Demand(requests_per_s=1, num_tokens=1000, prefix_tokens=0, output_tokens=100)
+def plan(**changes: Any) -> Plan:
+    load: dict[str, Any] = {
+        "requests_per_s": 10, "num_tokens": 4000, "prefix_tokens": 0, "output_tokens": 300,
+    }  # fmt: skip
+    asked = {name: changes.pop(name, value) for name, value in load.items()}
+    bounds: dict[str, Any] = {"capacity_tokens": 1_300_000, **changes}
+    return plan_split(
+        Demand(**asked), prefill_time=LLAMA3_70B_A800, decode_time=DecodeTime(), **bounds
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound"),
+    [
+        ({"requests_per_s": 100, "capacity_tokens": 10**9, "batch_max": 10**6}, "tbt"),
+        ({"requests_per_s": 100, "capacity_tokens": 100_000}, "memory"),
+        ({"requests_per_s": 100, "batch_max": 20}, "batch"),
+    ],
+)
+def test_a_plan_has_the_fewest_nodes_that_what_is_scarcest_allows(
+    changes: dict[str, Any], bound: str
+) -> None:
+    found = plan(**changes)
+    assert found.bound == bound
+    assert found.decode_load <= 0.8
+    # The work of the same load on one node less is more than it can do.
+    capacity, batch_max = changes.get("capacity_tokens", 1_300_000), changes.get("batch_max", 256)
+    fewer = found.decode_nodes - 1
+    slope = 100 * 300 / fewer * 4e-8 * 4150
+    tbt_s = 0.027 / (1 - slope) if slope < 1 else math.inf
+    batch = 100 * 300 / fewer * tbt_s
+    assert max(tbt_s / 0.1, batch * 4150 / capacity, batch / batch_max) > 0.8
+
+
+def test_a_plan_has_whole_groups_of_prefill_nodes() -> None:
+    alone, grouped = plan(), plan(group_nodes=4)
+    assert grouped.prefill_nodes == -(-alone.prefill_nodes // 4) * 4
+    assert grouped.prefill_load == pytest.approx(
+        alone.prefill_load * alone.prefill_nodes / grouped.prefill_nodes
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tbt_slo_s": 0.01},
+        {"tbt_slo_s": 0.03},  # one request alone meets it, the mean of many never does
+        {"num_tokens": 2_000_000},
+        {"prefix_tokens": 4000},
+        {"prefix_tokens": -1},
+        {"requests_per_s": math.nan},
+        {"output_tokens": 0},
+        {"prefill_load_max": 1},
+    ],
+)
+def test_a_plan_that_no_number_of_nodes_meets_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
-        plan_split(
-            demand, prefill_time=LLAMA3_70B_A800, decode_time=DecodeTime(), capacity_tokens=10**6,
-            tbt_slo_s=0.01,
-        )  # fmt: skip
+        plan(**changes)
