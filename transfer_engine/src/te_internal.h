@@ -37,6 +37,8 @@
  * TE_LOW_WATER_BYTES only: a wake-up costs both ends more than the copy of a segment. */
 #define TE_LOW_WATER_BYTES (256u << 10)
 #define TE_LOW_WATER_LEAST (512u << 10)
+#define TE_SEND_BYTES                                                                              \
+    (5u << 19)               /* a caller hands the kernel at most this at once, then gives way */
 #define TE_FRAME_IOVECS 1000 /* memory blocks of one frame; IOV_MAX is 1024 */
 #define TE_TICK_MS 100       /* a blocked caller looks at its deadline at least this often */
 #define TE_LOG_LINES 128
