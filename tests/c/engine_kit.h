@@ -97,7 +97,7 @@ typedef struct kit {
     _Atomic ms_status refuse_hello;
     /* ops of segment 2 */
     pthread_mutex_t lock;
-    int reads_open, writes_open;
+    int reads_open, writes_open, writes_most; /* most: that were open at once */
     int sealed, incomplete;
     uint64_t word;
     ms_status refuse_read, refuse_write; /* for offsets (reads) or pages (writes) >= refuse_from */
@@ -243,6 +243,9 @@ static inline ms_status kit_write_begin(void *context, void *peer_context,
     pthread_mutex_lock(&served->lock);
     ms_status status = item->page >= served->refuse_from ? served->refuse_write : MS_OK;
     served->writes_open += status == MS_OK;
+    if (served->writes_open > served->writes_most) {
+        served->writes_most = served->writes_open;
+    }
     pthread_mutex_unlock(&served->lock);
     return status;
 }

@@ -551,12 +551,13 @@ void te_link_close(te_link *link, const char *reason) {
     pthread_mutex_unlock(&link->lock);
 
     te_io_forget(link);
-    te_rdma_link_cut(link); /* before the peer can know that the connection has ended */
-    shutdown(link->descriptor, SHUT_RDWR);
+    /* Before the peer can know that the connection has ended, and sends again what was on it. */
+    te_rdma_link_cut(link);
     if (link->write != NULL) {
         te_write_job_free(link, link->write);
         link->write = NULL;
     }
+    shutdown(link->descriptor, SHUT_RDWR);
     while (out != NULL) {
         te_out *next = out->next;
         out_free(link, out);
