@@ -29,7 +29,14 @@ _HINT = "docs/scheduling.md, `Fit it to your engine`, tells what to measure"
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
 )
-def fit(output: Output, files: tuple[Path, ...]) -> int:
+@click.option(
+    "--degree",
+    type=click.IntRange(1, 2),
+    default=2,
+    show_default=True,
+    help="of a prefill's polynomial; 1: attention does not grow with the square (c2 = 0)",
+)
+def fit(output: Output, files: tuple[Path, ...], degree: int) -> int:
     """Fit the cost model to measurements of an engine: a [model] table for --cluster.
 
     Each FILE is CSV; its first line says of what: prompt_tokens,cached_tokens,seconds (a prefill a
@@ -56,7 +63,7 @@ def fit(output: Output, files: tuple[Path, ...]) -> int:
     if not prefill and not decode:
         raise ConfigError(f"{named}: there are no samples, only the names of columns", hint=_HINT)
     try:
-        prefill_fit = fit_prefill_time(prefill) if prefill else None
+        prefill_fit = fit_prefill_time(prefill, degree=degree) if prefill else None
         decode_fit = fit_decode_time(decode) if decode else None
     except RequestError as error:
         raise ConfigError(f"{named}: {error.message}", cause=error, hint=_HINT) from error

@@ -12,7 +12,19 @@ from mooncake_store.conductor.costs import Costs
 from mooncake_store.conductor.decode_choice import DecodeView, decode_limits, decode_views
 from mooncake_store.errors import RequestError
 
-__all__ = ["DecodePool", "Flight", "Forecast", "ForecastRule"]
+__all__ = ["DecodePool", "Flight", "Forecast", "ForecastRule", "PoolLoad"]
+
+
+class PoolLoad(IntEnum):
+    """Which load of the decode instances is the pool's; the papers name the mean once."""
+
+    RULE = 0
+    """The mean; with ORACLE and FORECAST, which know each instance's, that of the least loaded."""
+    MEAN = 1
+    LEAST = 2
+    """Of the least loaded: a request goes there."""
+    MOST = 3
+    """Of the most loaded."""
 
 
 class ForecastRule(IntEnum):
@@ -57,6 +69,7 @@ class Forecast:
         join_delay_s: FORECAST: what one takes from arrival to decoding.
         join_tokens: FORECAST: its context.
         threshold: Up to which load an instance has room.
+        pool: Which load is the pool's.
     """
 
     now_s: float
@@ -69,6 +82,7 @@ class Forecast:
     join_delay_s: float = 0
     join_tokens: float = 0
     threshold: float = 1.0
+    pool: PoolLoad = PoolLoad.RULE
 
 
 class DecodePool:
@@ -90,10 +104,14 @@ class DecodePool:
         self._cost = costs.native()
         self._limits = decode_limits(tbt_slo_s, capacity_tokens, batch_max)
 
-    def load(self, num_tokens: int, views: Sequence[DecodeView]) -> float:
-        """Return the pool's mean load now, each instance with the request added."""
+    def load(
+        self, num_tokens: int, views: Sequence[DecodeView], pool: PoolLoad = PoolLoad.MEAN
+    ) -> float:
+        """Return the pool's load now, each instance with the request added."""
         return float(
-            lib.cd_pool_load(self._cost, self._limits, num_tokens, decode_views(views), len(views))
+            lib.cd_pool_load(
+                self._cost, self._limits, num_tokens, decode_views(views), len(views), int(pool)
+            )
         )
 
     def load_at(
@@ -108,7 +126,8 @@ class DecodePool:
     ) -> tuple[float, int | None]:
         """Return the pool's load at `forecast.at_s`, and the instance to go to.
 
-        The load is that of the least loaded instance.  With FORECAST the request goes, among those
+        The load is that of the least loaded instance, unless `forecast.pool` says otherwise.  With
+        FORECAST the request goes, among those
         that have room, where it is least in the way of those who are promised a place and come
         while it is there.  PREDICTED spreads requests evenly and takes the mean, and names none.
 
@@ -129,6 +148,7 @@ class DecodePool:
             "join_tokens", "threshold",
         ):  # fmt: skip
             setattr(known, name, getattr(forecast, name))
+        known.pool = int(forecast.pool)
         instance: Any = ffi.new("int32_t *")
         load = lib.cd_pool_load_at(
             int(rule), self._cost, self._limits, num_tokens, expected_output, decode_views(views),

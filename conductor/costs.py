@@ -52,6 +52,7 @@ class Costs:
             self.transfer.bandwidth_bytes_per_s, self.transfer.load_bytes_per_s
         )
         cost.transfer_latency_s = self.transfer.latency_s
+        cost.forgets_queued = not self.transfer.counts_queued
         cost.group_nodes = self.group_nodes
         cost.chunk_tokens = self.chunk_tokens
         cost.is_balanced = self.is_balanced

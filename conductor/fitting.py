@@ -1,4 +1,4 @@
-"""Least squares of the relative error with coefficients that are not negative, for three terms."""
+"""Least squares of the relative error with coefficients that are not negative, for a few terms."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from itertools import combinations
 
 from mooncake_store.errors import RequestError
 
-__all__ = ["TERMS", "FitError", "fit_terms"]
+__all__ = ["FitError", "fit_terms"]
 
-TERMS = 3
 _ALIKE = 1e-9  # of a squared sine: columns that turn from each other by less say the same
 _FLAT = 1e-14  # of a squared volume: so much of it is rounding
 
@@ -33,9 +32,9 @@ class FitError:
 def fit_terms(
     rows: Sequence[Sequence[float]], times_s: Sequence[float], names: Sequence[str]
 ) -> tuple[list[float], FitError]:
-    """Return the coefficients, none of them negative, of a sum of three terms, and its error.
+    """Return the coefficients of a sum of two or three terms, none of them negative, and its error.
 
-    The relative error is made least, else the slowest samples alone would decide.  With three
+    The relative error is made least, else the slowest samples alone would decide.  With so few
     coefficients, trying all subsets of them is exact.
 
     Args:
@@ -54,8 +53,8 @@ def fit_terms(
     ]
     _tell_apart(scaled, names)
     best: tuple[float, list[float]] | None = None
-    for size in range(1, TERMS + 1):
-        for chosen in combinations(range(TERMS), size):
+    for size in range(1, len(names) + 1):
+        for chosen in combinations(range(len(names)), size):
             solution = _least_squares(scaled, chosen)
             if solution is None or min(solution) < 0:
                 continue
@@ -79,7 +78,7 @@ def _tell_apart(rows: Sequence[Sequence[float]], names: Sequence[str]) -> None:
         columns.append([value / length for value in column])
     cosine = {
         pair: sum(map(_product, columns[pair[0]], columns[pair[1]]))
-        for pair in combinations(range(TERMS), 2)
+        for pair in combinations(range(len(names)), 2)
     }
     for (i, j), value in cosine.items():
         if 1 - value * value < _ALIKE:
@@ -87,6 +86,8 @@ def _tell_apart(rows: Sequence[Sequence[float]], names: Sequence[str]) -> None:
                 f"the samples do not tell {names[i]} from {names[j]}: "
                 "what the two stand for is in the same proportion in all of them"
             )
+    if len(names) < 3:
+        return
     a, b, c = cosine.values()
     if 1 + 2 * a * b * c - a * a - b * b - c * c < _FLAT:
         raise RequestError(
@@ -117,7 +118,7 @@ def _least_squares(rows: Sequence[Sequence[float]], chosen: Sequence[int]) -> li
                 matrix[row] = [
                     a - factor * b for a, b in zip(matrix[row], matrix[column], strict=True)
                 ]
-    solution = [0.0] * TERMS
+    solution = [0.0] * len(rows[0])
     for index, column in enumerate(chosen):
         solution[column] = matrix[index][size] / matrix[index][index]
     return solution

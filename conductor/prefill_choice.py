@@ -11,7 +11,7 @@ from mooncake_store._native import ffi, lib
 from mooncake_store.conductor.costs import Costs
 from mooncake_store.errors import RequestError
 
-__all__ = ["PrefillChoice", "PrefillRule", "PrefillSelector", "PrefillView"]
+__all__ = ["HolderTies", "PrefillChoice", "PrefillRule", "PrefillSelector", "PrefillView"]
 
 
 class PrefillRule(IntEnum):
@@ -23,6 +23,19 @@ class PrefillRule(IntEnum):
     LOCAL = 3
     GLOBAL = 4
     EARLIEST = 5
+
+
+class HolderTies(IntEnum):
+    """Which of several instances with the longest prefix Algorithm 1 fetches from.
+
+    The papers do not say; the lowest number ends what is left of a tie.
+    """
+
+    QUEUE = 0
+    """The shortest queue: the likeliest to be chosen itself, which needs no fetch."""
+    EGRESS = 1
+    """The least to send, so that one NIC does not bear all."""
+    FIRST = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +101,7 @@ class PrefillSelector:
         overlaps: A transfer runs while the request waits: the later of the two counts, not the sum.
         work_weight: EARLIEST: seconds of TTFT that a second of computing counts as.
         copy_weight: EARLIEST: the same of a second of transfer.
+        holder_ties: GLOBAL: whom to fetch from, of several that hold as much.
 
     Raises:
         RequestError: A threshold below 1, or a negative weight.
@@ -103,6 +117,7 @@ class PrefillSelector:
         overlaps: bool = False,
         work_weight: float = 0.0,
         copy_weight: float = 0.0,
+        holder_ties: HolderTies = HolderTies.QUEUE,
     ) -> None:
         if not balancing_threshold >= 1 or work_weight < 0 or copy_weight < 0:
             raise RequestError("the balancing threshold is at least 1, weights are 0 or more")
@@ -114,6 +129,7 @@ class PrefillSelector:
         selection.overlaps = overlaps
         selection.work_weight = work_weight
         selection.copy_weight = copy_weight
+        selection.holder_ties = int(holder_ties)
         self._selection = selection
         self._choice: Any = ffi.new("cd_prefill_choice *")
 

@@ -78,11 +78,14 @@ class PrefillFit:
     num_samples: int
 
 
-def fit_prefill_time(samples: Iterable[PrefillSample]) -> PrefillFit:
+def fit_prefill_time(samples: Iterable[PrefillSample], *, degree: int = 2) -> PrefillFit:
     """Fit the polynomial to measured prefills.
 
     Args:
-        samples: At least three, of different lengths.
+        samples: At least one more than the degree, of different lengths.
+        degree: Of the polynomial, which the papers do not give.  2 as in equation 1: attention
+            grows with the square.  1 leaves that out (c2 = 0), for engines whose attention looks at
+            a window, or where all prompts are so short that noise would decide about c2.
 
     Raises:
         RequestError: Too few samples, one that makes no sense, or none that tell the coefficients
@@ -96,18 +99,22 @@ def fit_prefill_time(samples: Iterable[PrefillSample]) -> PrefillFit:
             or not (math.isfinite(sample.time_s) and sample.time_s > 0)
         ):
             raise RequestError(f"{sample} is no measured prefill: 0 <= prefix < tokens, time > 0")
-    if len({(sample.num_tokens, sample.prefix_tokens) for sample in taken}) < 3:
-        raise RequestError("a fit needs samples of at least three different lengths")
+    if degree not in (1, 2):
+        raise RequestError(f"the degree of a prefill time is 1 or 2, not {degree}")
+    if len({(sample.num_tokens, sample.prefix_tokens) for sample in taken}) <= degree:
+        least = ("two", "three")[degree - 1]
+        raise RequestError(f"a fit needs samples of at least {least} different lengths")
     coefficients, error = fit_terms(
         [
             (
                 1.0,
                 float(sample.num_tokens - sample.prefix_tokens),
                 float(sample.num_tokens**2 - sample.prefix_tokens**2),
-            )
+            )[: degree + 1]
             for sample in taken
         ],
         [sample.time_s for sample in taken],
-        ("c0 (a prefill)", "c1 (a computed token)", "c2 (attention)"),
+        ("c0 (a prefill)", "c1 (a computed token)", "c2 (attention)")[: degree + 1],
     )
-    return PrefillFit(PrefillTime(*coefficients), error, len(taken))
+    c0, c1, c2 = [*coefficients, 0.0][:3]
+    return PrefillFit(PrefillTime(c0, c1, c2), error, len(taken))

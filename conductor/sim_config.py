@@ -13,11 +13,14 @@ from mooncake_store.errors import ConfigError
 __all__ = [
     "ADMISSIONS",
     "EVICTIONS",
+    "HOLDER_TIES",
     "LOADINGS",
     "ORDERS",
     "POLICIES",
+    "POOL_LOADS",
     "SELECTIONS",
     "TABLES",
+    "TIE_ORDERS",
     "SimConfig",
     "cluster_example",
     "with_policy",
@@ -29,6 +32,12 @@ ADMISSIONS = ("all", "baseline", "early", "predicted", "oracle", "forecast")
 """In the order of the C enum."""
 EVICTIONS = ("lru", "lfu", "length-aware-tail", "length-aware-head")
 ORDERS = ("fcfs", "fcfs-ready", "planned")
+HOLDER_TIES = ("queue", "egress", "first")
+"""In the order of the C enum."""
+TIE_ORDERS = ("round", "drawn", "first")
+"""In the order of the C enum."""
+POOL_LOADS = ("rule", "mean", "least", "most")
+"""In the order of the C enum."""
 LOADINGS = ("hidden", "serial", "layerwise")
 
 
@@ -139,6 +148,22 @@ class SchedulerConfig:
     compare_costs: bool = setting(
         False, "Algorithm 1 fetches only where that takes less than computing; its authors do not"
     )
+    holder_ties: str = setting(
+        "queue", "Algorithm 1: which of several instances with the longest prefix is fetched from: "
+        "the one with the shortest queue, as it is the likeliest to be chosen itself, which needs "
+        "no fetch; with the least to send (egress), so that one NIC does not bear all; or the "
+        "first; the papers do not say", choices=HOLDER_TIES,
+    )  # fmt: skip
+    tie_order: str = setting(
+        "round", "where the search for an instance begins, for the first of equals is taken: one "
+        "further with each request, drawn, or at the first instance, which then collects all ties, "
+        "and at low load nearly everything is one; the papers do not say", choices=TIE_ORDERS,
+    )  # fmt: skip
+    count_queued_bytes: bool = setting(
+        True,
+        "a transfer is predicted to wait for what its sender has to send: the papers stress "
+        "congestion there, and do not say how it is predicted",
+    )
     overlap: bool = setting(
         False, "count on a transfer to run while the request waits; the paper adds the two"
     )
@@ -179,6 +204,18 @@ class SchedulerConfig:
     admission: str = setting("all", "who is refused, and when", choices=ADMISSIONS)
     admission_threshold: float = setting(
         1.0, "load above which requests are refused; at 1.0 the SLO is just met", minimum=0.001,
+    )  # fmt: skip
+    prefill_load: str = setting(
+        "chosen", "which load of the prefill pool admission looks at: the TTFT at the instance "
+        "that is chosen, since there the request would wait, or that with the mean of all queues, "
+        "which one idle instance does not bring to 0; the papers do not say",
+        choices=("chosen", "mean"),
+    )  # fmt: skip
+    pool_load: str = setting(
+        "rule", "which load of the decode instances admission looks at: their mean, as A spells it "
+        "out for its prediction; that of the least loaded, since a request goes there; or of the "
+        "most. rule: the mean, and the least with oracle and forecast, which know each "
+        "instance's", choices=POOL_LOADS,
     )  # fmt: skip
     decode_time_initial_s: float = setting(
         10.0, "t_d before any request has finished; then the running mean", minimum=0

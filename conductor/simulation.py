@@ -13,10 +13,13 @@ from mooncake_store._native import ffi, lib
 from mooncake_store.conductor.sim_config import (
     ADMISSIONS,
     EVICTIONS,
+    HOLDER_TIES,
     LOADINGS,
     ORDERS,
+    POOL_LOADS,
     SELECTIONS,
     TABLES,
+    TIE_ORDERS,
     SimConfig,
 )
 from mooncake_store.conductor.trace import Trace
@@ -202,6 +205,7 @@ def _native_config(config: SimConfig) -> Any:
         cost.group_nodes = cluster.group_nodes
         cost.chunk_tokens = model.chunk_tokens
         cost.is_balanced = model.chunks == "balanced"
+        cost.forgets_queued = not scheduler.count_queued_bytes
     native.error_sigma = scheduler.error_sigma
     native.loading = LOADINGS.index(cluster.loading)
     native.layers = model.layers
@@ -214,6 +218,8 @@ def _native_config(config: SimConfig) -> Any:
     native.selection.overlaps = scheduler.overlap
     native.selection.work_weight = scheduler.work_weight
     native.selection.copy_weight = scheduler.copy_weight
+    native.selection.holder_ties = HOLDER_TIES.index(scheduler.holder_ties)
+    native.tie_order = TIE_ORDERS.index(scheduler.tie_order)
     native.order = ORDERS.index(scheduler.order)
     native.target.most = scheduler.target_most
     native.target_least = scheduler.target_least
@@ -225,6 +231,8 @@ def _native_config(config: SimConfig) -> Any:
     native.touches_source = scheduler.touch_source
     native.admission = ADMISSIONS.index(scheduler.admission)
     native.threshold = scheduler.admission_threshold
+    native.pool = POOL_LOADS.index(scheduler.pool_load)
+    native.averages_prefill = scheduler.prefill_load == "mean"
     native.ttft_slo_s = slo.ttft_s
     native.decode.tbt_slo_s = slo.tbt_s
     native.decode.capacity_tokens = cluster.decode_capacity_tokens

@@ -21,12 +21,14 @@ class TransferTime:
         bandwidth_bytes_per_s: Of a node's NIC: 100e9 is 800 Gbps.
         latency_s: Of a transfer, whatever its size.
         load_bytes_per_s: Of the way into the accelerator; a bound too.
+        counts_queued: Whether what the sender has queued counts.
     """
 
     kv_bytes_per_token: int
     bandwidth_bytes_per_s: float = 100e9
     latency_s: float = 0.001
     load_bytes_per_s: float = 128e9
+    counts_queued: bool = True
 
     def __post_init__(self) -> None:
         if not (
@@ -43,4 +45,6 @@ class TransferTime:
             return 0.0
         size_bytes = num_tokens * self.kv_bytes_per_token
         rate = min(self.bandwidth_bytes_per_s, self.load_bytes_per_s)
+        if not self.counts_queued:
+            queued_bytes = 0.0
         return self.latency_s + queued_bytes / self.bandwidth_bytes_per_s + size_bytes / rate

@@ -16,6 +16,7 @@ typedef struct cd_cost {
     uint32_t group_nodes;  /* X of a chunked pipeline; 1: none */
     uint32_t chunk_tokens; /* of that pipeline */
     bool is_balanced;      /* its chunks take equally long */
+    bool forgets_queued;   /* a transfer is predicted as if its sender had nothing else to send */
 } cd_cost;
 
 /* One node's work on a prefill; what a group takes until the first token; how long its first stage is taken. */
@@ -33,8 +34,16 @@ enum {
     CD_EARLIEST = 5
 };
 
+/* CD_GLOBAL: who of several with the longest prefix is fetched from; the lowest number ends what is left of a tie. */
+enum {
+    CD_HOLDER_QUEUE = 0,  /* the shortest queue */
+    CD_HOLDER_EGRESS = 1, /* the least to send */
+    CD_HOLDER_FIRST = 2
+};
+
 typedef struct cd_selection {
     uint32_t rule;
+    uint32_t holder_ties;
     double
         balancing_threshold; /* CD_GLOBAL: fetch if the best prefix is longer by more than this factor; >= 1 */
     bool compares_costs; /* CD_GLOBAL: and only if fetching takes less than computing */
@@ -147,6 +156,14 @@ enum {
     CD_ADMIT_FORECAST = 5
 };
 
+/* Which load of the decode instances is the pool's. */
+enum {
+    CD_POOL_RULE = 0, /* the mean; with ORACLE and FORECAST that of the least loaded */
+    CD_POOL_MEAN = 1,
+    CD_POOL_LEAST = 2,
+    CD_POOL_MOST = 3
+};
+
 /* A request that was accepted and is not through. */
 typedef struct cd_flight {
     double begin_s;    /* when its decoding began, or is predicted to */
@@ -168,13 +185,15 @@ typedef struct cd_forecast {
     double join_delay_s; /* ... what one takes from arrival to decoding */
     double join_tokens;  /* ... and its context */
     double threshold;    /* an instance has room up to this load */
+    uint32_t pool;       /* which load is the pool's */
 } cd_forecast;
 
-/* The decode pool's load with the request added: now (mean over the instances), and at forecast->at_s (PREDICTED: mean,
- * requests spread evenly; ORACLE and FORECAST: of the least loaded instance; told is the one of those with room that is
- * least loaded, with FORECAST when those have come to whom it is promised and whom the request will meet). */
+/* The decode pool's load with the request added: now, and at forecast->at_s.  Unless `pool` says otherwise it is the
+ * mean over the instances now and with PREDICTED, which spreads requests evenly for it, and that of the least loaded
+ * instance with ORACLE and FORECAST; told is the one of those with room that is least loaded, with FORECAST when those
+ * have come to whom it is promised and whom the request will meet. */
 double cd_pool_load(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
-                    const cd_decode_view *views, uint32_t count);
+                    const cd_decode_view *views, uint32_t count, uint32_t pool);
 double cd_pool_load_at(uint32_t rule, const cd_cost *cost, const cd_decode_limits *limits,
                        uint32_t tokens, double expected_output, const cd_decode_view *views,
                        uint32_t count, const cd_flight *flights, size_t flight_count,

@@ -11,6 +11,7 @@
 /* begin cdef */
 enum { CD_LRU = 0, CD_LFU = 1, CD_LENGTH_AWARE_TAIL = 2, CD_LENGTH_AWARE_HEAD = 3 };
 enum { CD_FCFS = 0, CD_FCFS_READY = 1, CD_PLANNED = 2 };
+enum { CD_TIES_ROUND = 0, CD_TIES_DRAWN = 1, CD_TIES_FIRST = 2 };
 enum { CD_LOAD_HIDDEN = 0, CD_LOAD_SERIAL = 1, CD_LOAD_LAYERWISE = 2 };
 
 typedef struct cd_sim_config {
@@ -31,6 +32,7 @@ typedef struct cd_sim_config {
     double hop_bytes_per_token;
 
     cd_selection selection;
+    uint32_t tie_order;  /* where the search for an instance begins, so who wins a tie */
     uint32_t order;      /* of an instance's queue */
     cd_target target;    /* CD_PLANNED */
     double target_least; /* of the target: least_s of the deadlines */
@@ -41,7 +43,10 @@ typedef struct cd_sim_config {
 
     uint32_t admission;
     double threshold;
-    double margin;          /* of the forecast */
+    double margin; /* of the forecast */
+    uint32_t pool; /* which load of the decode instances is the pool's */
+    bool
+        averages_prefill; /* the TTFT that admission looks at has the mean queue in it, not the chosen one's */
     bool is_length_neutral; /* the look at the decode pool is taken for a prompt of mean length */
     double report_s;        /* how often instances tell their load; 0: it is known at any moment */
     bool counts_decided;    /* between reports: what was decided since */

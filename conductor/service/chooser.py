@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,13 @@ from mooncake_store.conductor.service.instances import Instances
 from mooncake_store.conductor.service.joins import Joins
 from mooncake_store.conductor.service.prefill_table import PrefillTable
 from mooncake_store.conductor.service.selector import Selector
-from mooncake_store.conductor.sim_config import ADMISSIONS, SELECTIONS, SimConfig
+from mooncake_store.conductor.sim_config import (
+    ADMISSIONS,
+    HOLDER_TIES,
+    POOL_LOADS,
+    SELECTIONS,
+    SimConfig,
+)
 
 __all__ = ["Choice", "Chooser"]
 
@@ -89,8 +97,11 @@ class Chooser:
         self._forecast.threshold = config.scheduler.admission_threshold
         self._forecast.margin = config.scheduler.forecast_margin
         self._named: Any = ffi.new("int32_t *")
+        self._looks_at_chosen = config.scheduler.prefill_load == "chosen"
         self._admission = ADMISSIONS.index(config.scheduler.admission)
-        self._turns = itertools.count()
+        self._pool = POOL_LOADS.index(config.scheduler.pool_load)
+        self._forecast.pool = self._pool
+        self._turns = _turns_of(config)
 
     @property
     def looks_at_readiness(self) -> bool:
@@ -100,6 +111,7 @@ class Chooser:
     def choose(self, request: Request, now_s: float) -> Choice | Refusal:
         """Choose for a request of which the prefill table has been told."""
         tokens, choice = request.num_tokens, self._choice
+        turn = next(self._turns)  # one for both: else two instances would never take turns
         if not self._prefill.has_open:
             return Refusal.of(
                 request,
@@ -107,14 +119,15 @@ class Chooser:
                 f"none of {len(self._instances)} instances takes prompts",
                 self._instances.timeout_s,
             )
-        if not self._choose_prefill(tokens):
+        if not self._choose_prefill(tokens, turn):
             return Refusal.of(
                 request, Reason.POLICY, "the policy named no instance that takes prompts", 1.0
             )
         threshold = self._config.scheduler.admission_threshold
         slo_s = request.ttft_slo_s or self._config.slo.ttft_s
         wanted_s = threshold * slo_s
-        if self._admission and choice.ttft_s > wanted_s and self._is_too_long(wanted_s):
+        ttft_s = choice.ttft_s if self._looks_at_chosen else self._mean_ttft_s()
+        if self._admission and ttft_s > wanted_s and self._is_too_long(wanted_s):
             cached = f" beyond the {choice.prefix_tokens:,} cached" if choice.prefix_tokens else ""
             return Refusal.of(
                 request,
@@ -124,15 +137,23 @@ class Chooser:
                 None,
                 ttft_s=choice.ttft_s,
             )
-        if self._admission and choice.ttft_s > wanted_s:
+        if self._admission and ttft_s > wanted_s:
             return Refusal.of(
                 request,
                 Reason.TTFT,
-                f"the first token is predicted after {choice.ttft_s:.2f} s, wanted are {slo_s:g} s",
-                choice.ttft_s - wanted_s,
-                ttft_s=choice.ttft_s,
+                f"the first token is predicted after {ttft_s:.2f} s, wanted are {slo_s:g} s",
+                ttft_s - wanted_s,
+                ttft_s=ttft_s,
             )
-        return self._choose_decode(request, threshold, now_s)
+        return self._choose_decode(request, threshold, turn, now_s)
+
+    def _mean_ttft_s(self) -> float:
+        """Return what the request would take with the mean queue before it."""
+        queues_s = [
+            row.queue_s for row in self._prefill.rows[0 : self._prefill.count] if not row.is_closed
+        ]
+        choice = self._choice
+        return float(choice.ttft_s - choice.queue_s + sum(queues_s) / max(len(queues_s), 1))
 
     def _is_too_long(self, wanted_s: float) -> bool:
         """Return whether what was chosen is too slow with nothing in the way, and so at any time.
@@ -145,14 +166,16 @@ class Chooser:
         most = max(row.prefix_tokens for row in table.rows[0 : table.count])
         return bool(most <= choice.prefix_tokens)
 
-    def _choose_decode(self, request: Request, threshold: float, now_s: float) -> Choice | Refusal:
+    def _choose_decode(
+        self, request: Request, threshold: float, turn: int, now_s: float
+    ) -> Choice | Refusal:
         tokens, choice, decode = request.num_tokens, self._choice, self._decode_choice
         tbt_slo_s = request.tbt_slo_s or self._config.slo.tbt_s
         output = request.expected_output or self._answers.output
         self._limits.tbt_slo_s = tbt_slo_s
         if not lib.cd_choose_decode(
             self.cost, self._limits, tokens, output, self._decode.rows, self._decode.count,
-            next(self._turns), decode,
+            turn, decode,
         ):  # fmt: skip
             return Refusal.of(
                 request, Reason.NO_DECODE,
@@ -188,9 +211,9 @@ class Chooser:
             slot, tbt_s, load, pool_load, output,
         )  # fmt: skip
 
-    def _choose_prefill(self, tokens: int) -> bool:
+    def _choose_prefill(self, tokens: int, turn: int) -> bool:
         """Fill `_choice`."""
-        turn, table = next(self._turns), self._prefill
+        table = self._prefill
         if self._selector is None:
             return bool(
                 lib.cd_choose_prefill(
@@ -235,7 +258,8 @@ class Chooser:
             return 0.0, -1
         rows, count = self._decode.rows, self._decode.count
         if rule == 2:
-            return float(lib.cd_pool_load(self.cost, self._limits, tokens, rows, count)), -1
+            load = lib.cd_pool_load(self.cost, self._limits, tokens, rows, count, self._pool)
+            return float(load), -1
         forecast, answers = self._forecast, self._answers
         forecast.now_s, forecast.at_s = now_s, now_s + self._choice.ttft_s
         forecast.decode_s = answers.decode_s
@@ -251,10 +275,20 @@ class Chooser:
         return float(load), int(self._named[0])
 
 
+def _turns_of(config: SimConfig) -> Iterator[int]:
+    """Return where the search for instances begins; for the policy `random` it is who is drawn."""
+    rules = config.scheduler
+    if rules.tie_order == "drawn" or rules.selection == "random":
+        drawn = random.Random(config.replay.seed)
+        return iter(lambda: drawn.getrandbits(62), -1)
+    return itertools.repeat(0) if rules.tie_order == "first" else itertools.count()
+
+
 def _selection_of(config: SimConfig) -> Any:
     rules = config.scheduler
     selection: Any = ffi.new("cd_selection *")
     selection.rule = SELECTIONS.index(rules.selection)
+    selection.holder_ties = HOLDER_TIES.index(rules.holder_ties)
     selection.balancing_threshold = rules.balancing_threshold
     selection.compares_costs, selection.overlaps = rules.compare_costs, rules.overlap
     selection.work_weight, selection.copy_weight = rules.work_weight, rules.copy_weight

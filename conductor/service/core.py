@@ -55,6 +55,7 @@ def costs_of(config: SimConfig) -> Costs:
             bandwidth_bytes_per_s=cluster.nic_bytes_per_s,
             latency_s=cluster.transfer_latency_s,
             load_bytes_per_s=cluster.load_bytes_per_s,
+            counts_queued=config.scheduler.count_queued_bytes,
         ),
         group_nodes=cluster.group_nodes,
         chunk_tokens=model.chunk_tokens,

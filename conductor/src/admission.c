@@ -4,20 +4,44 @@
 
 #include "cd_policy.h"
 
+/* Loads of the instances that are open, one after the other. */
+typedef struct load_sum {
+    double sum, least, most;
+    uint32_t open;
+} load_sum;
+
+static void add_load(load_sum *loads, double load) {
+    loads->least = loads->open == 0 ? load : fmin(loads->least, load);
+    loads->most = fmax(loads->most, load);
+    loads->sum += load;
+    loads->open++;
+}
+
+static double load_of_pool(const load_sum *loads, uint32_t pool) {
+    if (loads->open == 0)
+        return 0;
+    switch (pool) {
+    case CD_POOL_LEAST:
+        return loads->least;
+    case CD_POOL_MOST:
+        return loads->most;
+    default:
+        return loads->sum / loads->open;
+    }
+}
+
 double cd_pool_load(const cd_cost *cost, const cd_decode_limits *limits, uint32_t tokens,
-                    const cd_decode_view *views, uint32_t count) {
-    double sum = 0;
-    uint32_t open = 0;
+                    const cd_decode_view *views, uint32_t count, uint32_t pool) {
+    load_sum loads = {0};
     for (uint32_t i = 0; i < count; i++) {
         if (views[i].is_closed)
             continue;
-        open++;
         double held =
             fmax(views[i].context_tokens, views[i].reserved_tokens - views[i].promised_tokens);
-        sum += cd_decode_load(cost, limits, views[i].batch + 1, views[i].context_tokens + tokens,
-                              held + tokens);
+        add_load(&loads, cd_decode_load(cost, limits, views[i].batch + 1,
+                                        views[i].context_tokens + tokens, held + tokens));
     }
-    return open == 0 ? 0 : sum / open;
+    return load_of_pool(&loads, pool);
 }
 
 /* The chance that an answer of which so much is there goes on for so many tokens more. */
@@ -109,12 +133,14 @@ double cd_pool_load_at(uint32_t rule, const cd_cost *cost, const cd_decode_limit
         };
     for (size_t k = 0; k < flight_count; k++)
         add_flight(rule, forecast, &flights[k], &then[flights[k].instance]);
-    if (rule == CD_ADMIT_PREDICTED)
+    if (rule == CD_ADMIT_PREDICTED &&
+        (forecast->pool == CD_POOL_RULE || forecast->pool == CD_POOL_MEAN))
         return mean_load(cost, limits, tokens, views, then, count);
     /* Whoever is promised a place has a long prompt, mostly, and loses most if there is none when it comes.  So the
      * request goes where it is least in the way of those, among the instances that have room for it; it is not refused
      * for their sake. */
-    double least = 0, chosen = 0;
+    load_sum loads = {0};
+    double chosen = 0;
     bool has_room = false;
     for (uint32_t i = 0; i < count; i++) {
         if (views[i].is_closed)
@@ -137,14 +163,16 @@ double cd_pool_load_at(uint32_t rule, const cd_cost *cost, const cd_decode_limit
             cd_decode_load(cost, limits, batch, context, context + batch * expected_output / 2);
         bool fits = load <= forecast->threshold;
         double score = fits ? with_met : load;
-        least = *instance < 0 ? load : fmin(least, load);
+        add_load(&loads, load);
         if (*instance < 0 || fits > has_room || (fits == has_room && score < chosen)) {
             *instance = (int32_t)i;
             chosen = score;
             has_room = fits;
         }
     }
-    return least;
+    if (rule == CD_ADMIT_PREDICTED)
+        *instance = -1; /* it knows of no instance */
+    return load_of_pool(&loads, forecast->pool == CD_POOL_RULE ? CD_POOL_LEAST : forecast->pool);
 }
 
 uint32_t cd_wanted_replicas(double reads_per_s, double block_bytes, double nic_bytes_per_s,

@@ -37,5 +37,6 @@ double cd_transfer_s(const cd_cost *cost, double tokens, double queued_bytes) {
     if (tokens <= 0)
         return 0;
     return cost->transfer_latency_s +
-           (queued_bytes + tokens * cost->kv_bytes_per_token) / cost->nic_bytes_per_s;
+           ((cost->forgets_queued ? 0 : queued_bytes) + tokens * cost->kv_bytes_per_token) /
+               cost->nic_bytes_per_s;
 }

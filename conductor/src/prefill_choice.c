@@ -16,15 +16,22 @@ static void finish(cd_prefill_choice *choice, const cd_cost *cost, uint32_t toke
     choice->ttft_s = start_s + choice->prefill_s;
 }
 
-/* The longest prefix that anybody has; ties: the shortest queue, then the lowest number. */
-static int32_t best_holder(const cd_prefill_view *views, uint32_t count) {
+static bool is_before(uint32_t ties, const cd_prefill_view *one, const cd_prefill_view *other) {
+    if (ties == CD_HOLDER_FIRST)
+        return false;
+    return ties == CD_HOLDER_EGRESS ? one->egress_bytes < other->egress_bytes
+                                    : one->queue_s < other->queue_s;
+}
+
+/* The longest prefix that anybody has. */
+static int32_t best_holder(uint32_t ties, const cd_prefill_view *views, uint32_t count) {
     int32_t best = -1;
     for (uint32_t i = 0; i < count; i++) {
         if (views[i].prefix_tokens == 0)
             continue;
         if (best < 0 || views[i].prefix_tokens > views[best].prefix_tokens ||
             (views[i].prefix_tokens == views[best].prefix_tokens &&
-             views[i].queue_s < views[best].queue_s))
+             is_before(ties, &views[i], &views[best])))
             best = (int32_t)i;
     }
     return best;
@@ -33,7 +40,7 @@ static int32_t best_holder(const cd_prefill_view *views, uint32_t count) {
 static bool by_algorithm_1(const cd_selection *selection, const cd_cost *cost, uint32_t tokens,
                            const cd_prefill_view *views, uint32_t count, uint64_t turn,
                            cd_prefill_choice *best) {
-    int32_t holder = best_holder(views, count);
+    int32_t holder = best_holder(selection->holder_ties, views, count);
     uint32_t longest = holder < 0 ? 0 : views[holder].prefix_tokens;
     for (uint32_t k = 0; k < count; k++) {
         uint32_t i = in_turn(k, turn, count);

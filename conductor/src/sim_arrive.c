@@ -154,6 +154,7 @@ static double look_ahead(cd_sim *sim, const sim_request *request, uint32_t token
         .join_delay_s = sim->mean_ttft_s,
         .join_tokens = sim->mean_tokens,
         .threshold = config->threshold,
+        .pool = config->pool,
     };
     double expected = config->admission == CD_ADMIT_ORACLE ? request->output : sim->mean_output;
     return cd_pool_load_at(config->admission, &config->believed, &config->decode, tokens, expected,
@@ -173,7 +174,7 @@ static bool has_no_room(cd_sim *sim, const sim_request *request, double ttft_s, 
     }
     if (config->admission == CD_ADMIT_EARLY) {
         load = cd_pool_load(&config->believed, &config->decode, tokens, sim->decode_views,
-                            config->decode_instances);
+                            config->decode_instances, config->pool);
     } else if (config->admission >= CD_ADMIT_PREDICTED) {
         int32_t chosen = -1;
         load = look_ahead(sim, request, tokens, ttft_s, &chosen);
@@ -183,12 +184,23 @@ static bool has_no_room(cd_sim *sim, const sim_request *request, double ttft_s, 
     return load > config->threshold;
 }
 
+/* The load of the prefill pool, as a TTFT: that of the instance that is chosen, or what the request takes and a mean
+ * queue. */
+static double pool_ttft_s(const cd_sim *sim, const cd_prefill_choice *prefill) {
+    if (!sim->config.averages_prefill)
+        return prefill->ttft_s;
+    double queues_s = 0;
+    for (uint32_t i = 0; i < sim->config.prefill_instances; i++)
+        queues_s += sim->prefill_views[i].queue_s;
+    return prefill->ttft_s - prefill->queue_s + queues_s / sim->config.prefill_instances;
+}
+
 /* What speaks against the request: CD_PENDING if nothing. */
 static int admit(cd_sim *sim, const sim_request *request, const cd_prefill_choice *prefill,
                  cd_decode_choice *decode) {
     if (sim->config.admission == CD_ADMIT_ALL)
         return CD_PENDING;
-    if (prefill->ttft_s / sim->config.ttft_slo_s > sim->config.threshold)
+    if (pool_ttft_s(sim, prefill) / sim->config.ttft_slo_s > sim->config.threshold)
         return CD_REJECTED_PREFILL;
     return has_no_room(sim, request, prefill->ttft_s, &decode->instance) ? CD_REJECTED_DECODE
                                                                          : CD_PENDING;
@@ -227,12 +239,31 @@ static bool choose_decode(const cd_sim *sim, const sim_request *request, int32_t
     return found;
 }
 
+static uint64_t mixed(uint64_t x) { /* splitmix64 */
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+/* Where the search for an instance begins. */
+static uint64_t turn_of(const cd_sim *sim, uint32_t id) {
+    switch (sim->config.tie_order) {
+    case CD_TIES_DRAWN:
+        return mixed(sim->config.seed ^ ((uint64_t)id << 20));
+    case CD_TIES_FIRST:
+        return 0;
+    default:
+        return sim->turn;
+    }
+}
+
 bool sim_has_room_yet(cd_sim *sim, uint32_t id) {
     sim_request *request = &sim->requests[id];
     promise(sim, request, -1);
     look_at_decoding(sim);
     cd_decode_choice decode;
-    choose_decode(sim, request, request->prefill, sim->turn, &decode);
+    choose_decode(sim, request, request->prefill, turn_of(sim, id), &decode);
     bool is_full = has_no_room(sim, request, request->predicted_s, &decode.instance);
     if (!is_full) {
         request->decode = decode.instance;
@@ -400,20 +431,13 @@ static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
     sim_start_prefills(sim, (uint32_t)prefill->instance);
 }
 
-static uint64_t mixed(uint64_t x) { /* splitmix64 */
-    x += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return x ^ (x >> 31);
-}
-
 void sim_arrive(cd_sim *sim, uint32_t id) {
     const cd_sim_config *config = &sim->config;
     sim_request *request = &sim->requests[id];
     look(sim, request);
     look_at_decoding(sim);
     uint64_t turn = config->selection.rule == CD_RANDOM ? mixed(config->seed ^ ((uint64_t)id << 20))
-                                                        : sim->turn;
+                                                        : turn_of(sim, id);
     sim->turn++;
     cd_prefill_choice prefill;
     cd_decode_choice decode;

@@ -119,7 +119,12 @@ static cd_sim_config make_config(void) {
     config.selection = (cd_selection){.rule = draw(6),
                                       .balancing_threshold = 1 + draw(3),
                                       .compares_costs = draw(2),
-                                      .overlaps = draw(2)};
+                                      .overlaps = draw(2),
+                                      .holder_ties = draw(3)};
+    config.tie_order = draw(3);
+    config.pool = draw(4);
+    config.averages_prefill = draw(2);
+    config.believed.forgets_queued = draw(2);
     return config;
 }
 

@@ -75,6 +75,11 @@ def test_one_kind_alone_leaves_the_other_as_it_is(
     assert set(found["model"]) == {"decode_base", "decode_request_us", "decode_token_ns"}
 
 
+def test_the_degree_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sim", "fit", "--degree", "1", str(prefill_file(tmp_path))]) == ExitCode.OK
+    assert "prefill_pair_ns = 0.0" in capsys.readouterr().out
+
+
 def test_a_fit_that_is_far_off_or_of_few_samples_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,6 +106,19 @@ def test_a_fit_has_no_negative_coefficient_even_if_that_would_fit_better() -> No
     assert model.per_token_pair_s == 0
 
 
+def test_a_fit_of_degree_1_leaves_the_square_out() -> None:
+    samples = [PrefillSample(n, 0, 0.5 + 1e-3 * n + 1e-7 * n * n) for n in (100, 500, 900, 1300)]
+    model = fit_prefill_time(samples, degree=1).model
+    assert model.per_token_pair_s == 0 < fit_prefill_time(samples).model.per_token_pair_s
+    assert 1e-3 < model.per_token_s < 1.3e-3
+    line = [PrefillSample(100, 0, 1.0), PrefillSample(200, 0, 1.5)]
+    assert fit_prefill_time(line, degree=1).model(300) == pytest.approx(2.0)
+    with pytest.raises(RequestError, match="two different"):
+        fit_prefill_time(line[:1], degree=1)
+    with pytest.raises(RequestError, match="1 or 2"):
+        fit_prefill_time(samples, degree=3)
+
+
 @pytest.mark.parametrize(
     "samples",
     [

@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooncake_store.conductor.admission import DecodePool, Flight, Forecast, ForecastRule
+from mooncake_store.conductor.admission import DecodePool, Flight, Forecast, ForecastRule, PoolLoad
 from mooncake_store.conductor.costs import Costs
 from mooncake_store.conductor.decode_choice import DecodeSelector, DecodeView
 from mooncake_store.conductor.decode_time import DecodeTime
-from mooncake_store.conductor.prefill_choice import PrefillRule, PrefillSelector, PrefillView
+from mooncake_store.conductor.prefill_choice import (
+    HolderTies,
+    PrefillRule,
+    PrefillSelector,
+    PrefillView,
+)
 from mooncake_store.conductor.prefill_time import PrefillTime
 from mooncake_store.conductor.replication import wanted_replicas
 from mooncake_store.conductor.transfer_time import TransferTime
@@ -404,3 +409,66 @@ def test_hot_blocks_want_more_replicas() -> None:
     assert [wanted(reads) for reads in (0, 0.5, 1, 2, 1000)] == [1, 1, 2, 4, 8]
     with pytest.raises(RequestError):
         wanted(-1)
+
+
+# ---- what the papers leave open ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ties", "source"), [(HolderTies.QUEUE, 2), (HolderTies.EGRESS, 1), (HolderTies.FIRST, 0)]
+)
+def test_of_several_best_holders_the_one_that_the_ties_say_sends(
+    ties: HolderTies, source: int
+) -> None:
+    views = [
+        PrefillView(queue_s=50, prefix_tokens=8192, egress_bytes=5e9),
+        PrefillView(queue_s=40, prefix_tokens=8192, egress_bytes=0),
+        PrefillView(queue_s=30, prefix_tokens=8192, egress_bytes=9e9),
+        PrefillView(queue_s=0),
+    ]
+    selector = PrefillSelector(PrefillRule.GLOBAL, COSTS, holder_ties=ties)
+    choice = selector.choose(9000, views)
+    assert choice is not None
+    assert (choice.instance, choice.source) == (3, source)
+
+
+def test_a_transfer_may_be_predicted_as_if_its_sender_were_idle() -> None:
+    blind = TransferTime(kv_bytes_per_token=327_680, counts_queued=False)
+    assert blind(1000, 1e11) == TransferTime(kv_bytes_per_token=327_680)(1000)
+    costs = Costs(prefill=PrefillTime(), decode=DecodeTime(), transfer=blind)
+    views = [PrefillView(queue_s=50, prefix_tokens=8192, egress_bytes=1e11), PrefillView(queue_s=0)]
+    assert PrefillSelector(PrefillRule.GLOBAL, costs).choose(9000, views).transfer_s == (  # type: ignore[union-attr]
+        pytest.approx(blind(8192))
+    )
+    assert PrefillSelector(PrefillRule.GLOBAL, COSTS).choose(9000, views).transfer_s > 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rule", list(ForecastRule))
+def test_which_load_is_the_pools_can_be_said(rule: ForecastRule) -> None:
+    views = [
+        DecodeView(batch=2, context_tokens=20_000, reserved_tokens=20_600),
+        DecodeView(batch=20, context_tokens=200_000, reserved_tokens=206_000),
+        DecodeView(batch=40, context_tokens=900_000, reserved_tokens=912_000),
+    ]
+    flights = [
+        Flight(begin_s=0, tokens=view.context_tokens / view.batch, output=1e6, instance=number)
+        for number, view in enumerate(views)
+        for _ in range(int(view.batch))
+    ]
+
+    def at(pool: PoolLoad) -> tuple[float, int | None]:
+        forecast = Forecast(now_s=0, at_s=1, decode_s=1e6, pool=pool)
+        return POOL.load_at(rule, 1000, views, flights, forecast, expected_output=300)
+
+    least, mean, most = (at(pool)[0] for pool in (PoolLoad.LEAST, PoolLoad.MEAN, PoolLoad.MOST))
+    assert least < mean < most
+    assert at(PoolLoad.RULE)[0] == (mean if rule is ForecastRule.PREDICTED else least)
+    # Whose load counts does not change where the request goes.
+    named = None if rule is ForecastRule.PREDICTED else 0
+    assert {at(pool)[1] for pool in PoolLoad} == {named}
+    now = [POOL.load(1000, views, pool) for pool in (PoolLoad.LEAST, PoolLoad.MEAN, PoolLoad.MOST)]
+    assert now == sorted(set(now))
+    assert POOL.load(1000, views) == POOL.load(1000, views, PoolLoad.RULE) == now[1]
+    assert now[1] == pytest.approx(
+        sum(POOL.load(1000, [view]) for view in views) / len(views), rel=1e-12
+    )

@@ -665,6 +665,49 @@ def test_with_one_length_for_all_nobody_is_refused_for_his(sample: Trace) -> Non
     assert abs(mean.rejected_length - 1) < 0.3 < abs(own.rejected_length - 1)
 
 
+def test_who_wins_a_tie_is_a_setting() -> None:
+    """Idle instances are all equal: nothing is cached, and each request is through by the next."""
+    trace = make([(100.0 * i, 512, 1, []) for i in range(40)])
+
+    def chosen(**changes: Any) -> list[float]:
+        return column(
+            simulate(trace, configure(prefill_nodes=4, **changes)), Outcome.PREFILL_INSTANCE
+        )
+
+    assert chosen(tie_order="first") == [0] * 40
+    assert chosen() == [(1 + i) % 4 for i in range(40)]
+    drawn = chosen(tie_order="drawn")
+    assert set(drawn) == {0, 1, 2, 3} and drawn != chosen()
+    assert drawn == chosen(tie_order="drawn") != chosen(tie_order="drawn", seed=2)
+
+
+def test_the_prefill_pools_load_is_that_of_the_chosen_or_the_mean() -> None:
+    whole_s = LLAMA3_70B_A800(60_000)
+    trace = make([(0.0, 60_000, 1, []), (0.0, 60_000, 1, [])])
+
+    def states(prefill_load: str) -> list[float]:
+        config = configure(
+            prefill_nodes=2, admission="baseline", prefill_load=prefill_load, ttft_s=whole_s * 1.01
+        )
+        return column(simulate(trace, config), Outcome.STATE)
+
+    # The second has an instance for itself; with half of the other's time it is too late.
+    assert states("chosen") == [State.FINISHED, State.FINISHED]
+    assert states("mean") == [State.FINISHED, State.REJECTED_PREFILL]
+
+
+def test_the_decode_pools_load_is_a_setting(sample: Trace) -> None:
+    def refused(pool_load: str) -> int:
+        config = configure(
+            admission="early", pool_load=pool_load, speed=8.0, decode_capacity_tokens=200_000
+        )
+        states = column(simulate(sample, config), Outcome.STATE)
+        return states.count(State.REJECTED_DECODE)
+
+    assert refused("least") < refused("mean") < refused("most")
+    assert refused("rule") == refused("mean")
+
+
 def test_speed_squeezes_arrivals(sample: Trace) -> None:
     fast = simulate(sample, configure(speed=2.0))
     assert column(fast, Outcome.ARRIVAL)[-1] == pytest.approx(sample.arrival_s[-1] / 2)

@@ -22,9 +22,13 @@ BLOCK = 512
 
 
 def scheduler_of(
-    policy: str = "global", admission: str = "early", selector: object = None, **limits: float
+    policy: str = "global",
+    admission: str = "early",
+    selector: object = None,
+    rules: dict[str, str] | None = None,
+    **limits: float,
 ) -> Scheduler:
-    config = with_policy(SimConfig(), policy, admission=admission)
+    config = with_policy(SimConfig(), policy, admission=admission, **(rules or {}))
     given = {"instances_max": 8, "servers_max": 4, "blocks_max": 4096, "flights_max": 64}
     return Scheduler(
         config,
@@ -439,3 +443,47 @@ def test_a_threshold_of_nothing_refuses_and_divides_by_nothing() -> None:
     found = refused(scheduler.schedule(request("a", prompt(1, 2)), 0.0))
     assert (found.status, found.reason) == (429, Reason.TTFT)
     assert "wanted are 30 s" in found.message
+
+
+def chosen_of(scheduler: Scheduler, count: int = 40) -> list[tuple[str, str]]:
+    """Who is chosen by requests of which each comes when all are idle."""
+    names = []
+    for number in range(count):
+        found = accepted(scheduler.schedule(request("a", prompt(number, 1)), 100.0 * number))
+        names.append((found.prefill, found.decode))
+        scheduler.finished("a", 1, 100.0 * number + 50)
+    return names
+
+
+def idle_of(**given: object) -> Scheduler:
+    limits = {"heartbeat_timeout_s": 1e6, "forget_s": 1e6}
+    return with_instances(scheduler_of(**given, **limits), prefill=2, decode=2)  # type: ignore[arg-type]
+
+
+def test_ties_go_round_all_instances() -> None:
+    assert chosen_of(idle_of(policy="local"), 4) == [("p0", "d0"), ("p1", "d1")] * 2
+
+
+def test_ties_may_all_go_to_the_first_or_be_drawn() -> None:
+    assert set(chosen_of(idle_of(policy="local", rules={"tie_order": "first"}))) == {("p0", "d0")}
+    drawn = [chosen_of(idle_of(policy="local", rules={"tie_order": "drawn"})) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert {name for name, _ in drawn[0]} == {"p0", "p1"}
+    assert drawn[0] != [("p0", "d0"), ("p1", "d1")] * 20
+
+
+def test_the_random_policy_draws() -> None:
+    names = [name for name, _ in chosen_of(idle_of(policy="random"))]
+    assert 8 < names.count("p0") < 32
+    assert names != ["p0", "p1"] * 20 != names[::-1]
+
+
+def test_the_prefill_pools_load_may_be_its_mean() -> None:
+    slo = {"ttft_slo_s": 20.0}
+    for prefill_load, expected in (("chosen", Decision), ("mean", Refusal)):
+        scheduler = with_instances(scheduler_of(rules={"prefill_load": prefill_load}))
+        scheduler.heartbeat("p0", 1, LoadReport(queue_s=39.9), 0.0)
+        found = scheduler.schedule(request("a", prompt(1, 4), **slo), 0.0)
+        assert isinstance(found, expected)
+        if isinstance(found, Refusal):
+            assert found.reason == Reason.TTFT and found.ttft_s == pytest.approx(20.2, abs=0.1)
