@@ -30,10 +30,12 @@
 #include "te_fault.h"
 
 #define CHUNK_BYTES ((size_t)256 << 10)
-/* Of many copies together, from 4 MiB on and in pieces of a page on: whoever reads what was
- * copied first finds it in memory either way. */
+/* Of many copies together in pieces of a page on: whoever reads what was copied first finds it in memory either way.
+ * From 4 MiB on (32 MiB of L3), or with a larger cache a sixteenth of it: what stays there is copied at twice the rate of
+ * streaming stores (260 MiB of L3, 8 MiB read again into the same place: 0.8 against 1.8 ms; what does not: equal). */
 #define PART_BYTES_LEAST ((size_t)4 << 10)
-#define WHOLE_STREAMS 16u /* of stream_bytes */
+#define CACHE_PART 16u
+#define WHOLE_STREAMS 16u
 /* The last chunk of the helper takes about 25 us: spin that long before sleeping costs more than it. */
 #define FINISH_SPINS 2000
 
@@ -42,6 +44,7 @@ enum { IDLE = 0, POSTED = 1, RUNNING = 2, STOPPED = 3 };
 struct te_copier {
     size_t stream_bytes;
     size_t helper_bytes;
+    uint64_t whole_least; /* so many bytes together are streamed also in small parts */
 
     _Alignas(64) _Atomic uint32_t state;
     _Atomic uint32_t claimed;
@@ -162,12 +165,25 @@ void te_copier_copy(te_copier *copier, void *target, const void *source, size_t 
     atomic_store_explicit(&copier->claimed, 0, memory_order_release);
 }
 
+/* Bytes of the last level of cache; 0 where nobody tells. */
+static uint64_t last_cache_bytes(void) {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+#else
+    return 0;
+#endif
+}
+
 ms_status te_copier_open(size_t stream_bytes, size_t helper_bytes, te_copier **result) {
     te_copier *copier = aligned_alloc(64, (sizeof(te_copier) + 63) / 64 * 64);
     if (copier == NULL)
         return MS_NO_MEMORY;
     memset(copier, 0, sizeof *copier);
     copier->stream_bytes = stream_bytes;
+    copier->whole_least = (uint64_t)stream_bytes * WHOLE_STREAMS;
+    if (last_cache_bytes() / CACHE_PART > copier->whole_least)
+        copier->whole_least = last_cache_bytes() / CACHE_PART;
     copier->helper_bytes = helper_bytes;
     pthread_mutex_init(&copier->lock, NULL);
     *result = copier;
@@ -189,8 +205,7 @@ void te_copier_close(te_copier *copier) {
 void te_copy_part(te_engine *engine, void *target, const void *source, size_t length,
                   uint64_t whole) {
     te_copier *copier = engine->shm->copier;
-    if (length < copier->stream_bytes && length >= PART_BYTES_LEAST &&
-        whole >= (uint64_t)copier->stream_bytes * WHOLE_STREAMS)
+    if (length < copier->stream_bytes && length >= PART_BYTES_LEAST && whole >= copier->whole_least)
         ms_copy_stream(target, source, length);
     else
         te_copier_copy(copier, target, source, length);
