@@ -21,8 +21,10 @@ typedef struct cl_putting {
     size_t count, pending;
     const cl_put_options *options;
     int64_t deadline_ns;
-    int64_t write_ns; /* until when the node that is written to may take */
-    bool is_last;     /* no other node is tried after these */
+    int64_t write_ns;          /* until when the node that is written to may take */
+    bool is_last;              /* no other node is tried after these */
+    bool is_repeated;          /* all of it has been sent to its only node, and was not answered */
+    uint32_t hello_generation; /* of the connection over which that went */
     cl_put_state *states;
     te_connection *master; /* carried PUT_START; NULL when it broke */
     /* The request that is under way on `master`: PUT_START, then PUT_END. */
@@ -52,9 +54,9 @@ int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes)
 /* A node that is known not to answer is not written to while another one could be. */
 bool cl_put_avoids(const cl_putting *put, cl_node *node);
 void cl_put_replica_failed(cl_putting *put, size_t index, ms_status status);
-/* Whether a WRITE whose connection has ended unanswered goes over another one *(seal_again)*: it is that which has ended,
- * not the server, for all that is known. */
-bool cl_put_may_repeat(const cl_putting *put);
+/* The WRITE of all of it went over `connection`, which has ended unanswered: it goes over another one *(seal_again)*, as it is
+ * that which has ended, not the server, for all that is known. */
+void cl_put_repeat(cl_putting *put, const te_connection *connection);
 /* The node has not taken what it was sent: says so, also to those who come after. */
 void cl_put_node_failed(cl_putting *put, cl_node *node, ms_status status, int64_t began_ns,
                         cl_failure *failure);

@@ -205,8 +205,9 @@ bool cl_put_avoids(const cl_putting *put, cl_node *node) {
            cl_node_others(put->client, node) != 0;
 }
 
-bool cl_put_may_repeat(const cl_putting *put) {
-    return atomic_load(&put->client->session) == put->session;
+void cl_put_repeat(cl_putting *put, const te_connection *connection) {
+    put->is_repeated = true;
+    put->hello_generation = te_connection_generation(connection);
 }
 
 int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes) {
@@ -225,9 +226,13 @@ int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes)
 /* The client sends put_end. */
 static ms_status write_plainly(cl_putting *put, cl_node *node, cl_write_list *list, uint64_t bit,
                                cl_failure *failure) {
-    ms_status status =
-        te_write_as(node->writing, list->items, list->sources, list->count, list->seals.data,
-                    list->seals.length, 0, list->statuses, put->options->share, put->write_ns);
+    ms_status status = put->is_repeated
+                           ? te_write_again(node->writing, list->items, list->sources, list->count,
+                                            list->seals.data, list->seals.length,
+                                            put->hello_generation, list->statuses, put->write_ns)
+                           : te_write_as(node->writing, list->items, list->sources, list->count,
+                                         list->seals.data, list->seals.length, 0, list->statuses,
+                                         put->options->share, put->write_ns);
     if (status == MS_OK)
         cl_write_list_settle(list, put, node, bit, failure);
     return status;
@@ -240,11 +245,7 @@ static ms_status write_again(cl_putting *put, cl_node *node, cl_write_list *list
     for (size_t i = 0; i < list->count; i++)
         put->states[list->owners[i]].sealed = 0;
     cl_write_list_doubt(list, put);
-    if (cl_put_may_repeat(put))
-        return write_plainly(put, node, list, 1, failure);
-    for (size_t i = 0; i < list->count; i++)
-        cl_put_replica_failed(put, list->owners[i], MS_UNAVAILABLE);
-    return MS_OK; /* nothing is held against the server */
+    return write_plainly(put, node, list, 1, failure);
 }
 
 /* All in one frame; the server relays put_end, the master answers on put->master. */
@@ -265,6 +266,8 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
         for (size_t i = 0; i < list->count; i++)
             put->states[list->owners[i]].sealed = 1;
         status = cl_put_take_relayed(put, failure);
+        if (status != MS_OK)
+            cl_put_repeat(put, data);
         te_checkin(data, status == MS_OK);
         *is_done = status == MS_OK;
         return *is_done ? MS_OK : write_again(put, node, list, failure);
@@ -274,13 +277,16 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
         status = cl_write_list_receive(list, data, put->write_ns, &is_refused);
     if (status == MS_OK)
         cl_write_list_settle(list, put, node, 1, failure);
+    bool is_again = status == MS_UNAVAILABLE && !is_refused;
+    if (is_again)
+        cl_put_repeat(put, data);
     te_checkin(data, status == MS_OK); /* who refuses a whole frame ends the connection */
     /* Else nobody knows whether the seals arrived: a relayed answer may still come on the master's connection. */
     if (status != MS_OK && !is_refused && put->master != NULL) {
         te_checkin(put->master, false);
         put->master = NULL;
     }
-    if (status == MS_UNAVAILABLE && !is_refused && cl_put_may_repeat(put)) {
+    if (is_again) {
         cl_write_list_doubt(list, put);
         status = write_plainly(put, node, list, 1, failure);
     }

@@ -73,9 +73,12 @@ ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure 
     bool is_refused = false;
     if (status == MS_OK)
         status = cl_write_list_receive(&early->list, early->connection, put->write_ns, &is_refused);
+    bool is_again = status == MS_UNAVAILABLE && !is_refused;
+    if (is_again)
+        cl_put_repeat(put, early->connection);
     te_checkin(early->connection, status == MS_OK);
     early->connection = NULL;
-    if (status == MS_UNAVAILABLE && !is_refused && cl_put_may_repeat(put)) {
+    if (is_again) {
         cl_write_list_doubt(&early->list, put);
         cl_write_list_close(&early->list);
         return cl_put_write(put, &put->is_relayed, failure);

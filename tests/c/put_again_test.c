@@ -15,6 +15,7 @@
 
 #include "cl_internal.h"
 #include "ma.h"
+#include "st_internal.h"
 
 #define PROXY_ADDRESS "127.0.0.2" /* the server's port is told with it: the proxy has the same */
 #define POOL_BYTES (64u * MIB)
@@ -320,6 +321,67 @@ static void put_kept(const char *name, size_t size, bool is_alone) {
     free(put.bytes);
 }
 
+/* ---- where a repeat brings no certainty ------------------------------------------------------------------------------- */
+
+/* What its group is told of a put whose frame has not arrived, when `meanwhile` has happened before its connection breaks. */
+static void put_doubted(const char *name, void (*meanwhile)(void), ms_status told) {
+    fprintf(stderr, "  %s, of which nobody knows\n", name);
+    putting put;
+    pthread_t thread;
+    warm();
+    put_open(&put, name, 1, 4000);
+    uint64_t sealed = node_counter(&all.node, "seals_total");
+    all.between->is_silent_there = true;
+    CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
+    await_held();
+    meanwhile();
+    proxy_break(all.between);
+    all.between->is_silent_there = false;
+    pthread_join(thread, NULL);
+    CHECK_STATUS(put.items[0].status, told);
+    CHECK(strcmp(put.failure.stage, "write") == 0);
+    CHECK(strstr(put.failure.message, "nobody knows whether it was stored") != NULL);
+    CHECK(node_counter(&all.node, "seals_total") == sealed);
+    free(put.bytes);
+}
+
+/* The client says another HELLO to all nodes, as in a session that follows. */
+static void say_hello_anew(void) {
+    uint8_t hello[1024];
+    size_t length;
+    cl_failure failure;
+    cl_client *client = cl_enter(all.handle, &failure);
+    CHECK(client != NULL);
+    for (size_t i = 0; i < CL_NODES_MAX; i++) {
+        cl_node *node = atomic_load(&client->nodes[i]);
+        if (node == NULL)
+            continue;
+        CHECK_STATUS(cl_hello_for_node(client, MS_RIGHT_WRITE, node->incarnation, hello,
+                                       sizeof hello, &length),
+                     MS_OK);
+        te_channel_set_hello(node->writing, hello, length);
+    }
+    cl_leave(client);
+}
+
+/* What is not live has been given back, and to others after that: no grant of before counts any more. */
+static void reuse_all(void) {
+    st_server *server = all.node.server;
+    st_segment *segment = &server->segments[0];
+    pthread_mutex_lock(&server->lock);
+    for (uint32_t page = 0; page < POOL_BYTES / MS_PAGE_SIZE; page++)
+        if ((st_word(segment, page) & 1) == 0)
+            atomic_store(&segment->words[page], ms_word(ms_version(3, UINT64_C(1) << 40), 0));
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void test_what_a_repeat_cannot_tell_is_unclear(way chosen) {
+    open_all(chosen);
+    put_doubted("another session's", say_hello_anew, MS_UNAVAILABLE);
+    put_doubted("reused", reuse_all, MS_IO_ERROR);
+    close_all();
+}
+
 static void test_puts_survive_their_connection(way chosen) {
     open_all(chosen);
     put_unanswered("a small one", 1, 4000);
@@ -407,6 +469,8 @@ int main(void) {
     RUN(test_only_the_server_knows_what_is_sealed());
     RUN(test_puts_survive_their_connection(BY_TCP));
     RUN(test_puts_survive_their_connection(BY_RELAY));
+    RUN(test_what_a_repeat_cannot_tell_is_unclear(BY_TCP));
+    RUN(test_what_a_repeat_cannot_tell_is_unclear(BY_RELAY));
     RUN(test_shared_memory_survives_its_link("shared", 1, 3 * MIB));
     RUN(test_shared_memory_survives_its_link("two, shared", 2, 3 * MIB));
     RUN(test_shared_memory_survives_its_link("many, shared", 16, MIB));

@@ -6,6 +6,7 @@
  * Two attempts may place the same bytes at the same time: that is meant, and ThreadSanitizer would call it a race. */
 #include "engine_proxy.h"
 #include "st_kit.h"
+#include "te_transfer.h"
 
 #define BYTES 100000u
 #define PAGES ((BYTES + MS_PAGE_SIZE - 1) / MS_PAGE_SIZE)
@@ -110,6 +111,49 @@ static void test_in_another_session_it_is_not_repeated(void) {
     close_all();
 }
 
+/* Whatever became of it, a part that is repeated goes over no other session: also one that comes back from a worker. */
+static void test_a_part_is_repeated_in_its_session(void) {
+    open_all();
+    put one = put_of(2);
+    uint8_t seal[256];
+    const void *source = bytes;
+    uint32_t status = MS_PENDING;
+    ms_write_item item = {.page = one.page,
+                          .page_count = PAGES,
+                          .version = one.version,
+                          .length = BYTES,
+                          .seal_length = (uint32_t)seal_write(seal, sizeof seal, &one)};
+    te_moving moved = {.channel = all.writer.channel,
+                       .engine = all.writer.engine,
+                       .deadline_ns = in_seconds(LIMIT_S),
+                       .count = 1,
+                       .writes = &item,
+                       .sources = &source,
+                       .seals = seal,
+                       .statuses = &status,
+                       .part_bytes = UINT64_MAX};
+    te_part part;
+    te_connection *connection;
+    pthread_mutex_init(&moved.lock, NULL);
+    CHECK(te_part_take(&moved, &part));
+    CHECK_STATUS(te_checkout(moved.channel, moved.deadline_ns, &connection), MS_OK);
+    part.is_repeated = true;
+    part.hello_generation = te_connection_generation(connection);
+    te_checkin(connection, true);
+    another_session();
+    uint64_t sealed = node_counter(&all.node, "seals_total");
+    CHECK_STATUS(te_checkout(moved.channel, moved.deadline_ns, &connection), MS_OK);
+    CHECK_STATUS(te_part_write(&moved, &part, connection), MS_OK);
+    CHECK_STATUS(status, MS_UNAVAILABLE);
+    part.is_repeated = false;
+    CHECK_STATUS(te_part_write(&moved, &part, connection), MS_OK);
+    CHECK_STATUS(status, MS_OK);
+    te_checkin(connection, true);
+    CHECK(node_counter(&all.node, "seals_total") == sealed + 1);
+    pthread_mutex_destroy(&moved.lock);
+    close_all();
+}
+
 /* ---- a SEAL that is answered BUSY -------------------------------------------------------------------------------------- */
 
 /* The first item of the object is refused, and the one with its SEAL is BUSY: that is not sent again, and not OK. */
@@ -187,11 +231,38 @@ static void test_a_seal_of_shared_memory_is_sent_with_its_bytes(void) {
     close_all();
 }
 
+/* It was answered in the session of the first attempt, with which ends what that one may still do. */
+static void test_a_busy_seal_is_asked_for_in_no_other_session(void) {
+    open_all();
+    pthread_t thread;
+    void *status;
+    char text[TE_ERROR_BYTES];
+    uint8_t got[16];
+    put one = put_of(2);
+    bytes[SENT_BYTES - 1] = 0xa5;
+    int frozen = frozen_writer(&all.node, EPOCH, &one, SESSION, SENT_BYTES);
+    wait_for_bytes(&all.node, one.page, bytes, SENT_BYTES);
+    uint64_t refused = node_counter(&all.node, "seals_refused_total");
+    all.writer.engine->seal_busy_ns = 10 * SECONDS;
+    CHECK(pthread_create(&thread, NULL, put_run, &one) == 0);
+    node_wait_counter(&all.node, "seals_refused_total", refused);
+    another_session();
+    pthread_join(thread, &status);
+    CHECK_STATUS(*(ms_status *)status, MS_UNAVAILABLE);
+    te_channel_error(all.writer.channel, text);
+    CHECK(strstr(text, "the session has changed") != NULL);
+    CHECK_STATUS(client_read(&all.writer, one.page, one.version, got, sizeof got), MS_GONE);
+    close(frozen);
+    close_all();
+}
+
 int main(void) {
     fill(bytes, sizeof bytes, 1);
     RUN(test_a_sealed_put_is_stored());
     RUN(test_freed_it_is_unclear());
     RUN(test_in_another_session_it_is_not_repeated());
+    RUN(test_a_part_is_repeated_in_its_session());
+    RUN(test_a_busy_seal_is_asked_for_in_no_other_session());
     RUN(test_a_seal_that_is_not_due_is_not_told_as_sealed());
     RUN(test_a_seal_of_shared_memory_is_sent_with_its_bytes());
     return 0;

@@ -299,6 +299,8 @@ int64_t te_copy_ns(uint64_t bytes);
 /* Waits until one of both has an answer to be received: 0 or 1 in *which. */
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
 uint64_t te_next_request(te_connection *connection);
+/* Another one after each te_channel_set_hello and te_channel_move. */
+uint32_t te_connection_generation(const te_connection *connection);
 /* Nothing more is sent or let in.  What has arrived is still received, then UNAVAILABLE.  Over a Unix socket either the
  * whole of an answer is there, or sending it fails at the peer. */
 void te_connection_end(te_connection *connection);
@@ -348,6 +350,13 @@ ms_status te_write(te_channel *channel, const ms_write_item *items, const void *
 ms_status te_write_as(te_channel *channel, const ms_write_item *items, const void *const *sources,
                       size_t count, const void *seals, size_t seals_length, uint32_t flags,
                       uint32_t *statuses, const te_transfer_options *options, int64_t deadline_ns);
+/* What has been sent before, over a connection of that te_connection_generation, and was not answered: nobody knows what
+ * became of it.  It goes over connections of that generation, else each is UNAVAILABLE; statuses tell of both attempts:
+ * what is COMPLETE is OK, and what is refused for good by now is IO_ERROR, as the first one may have been carried out. */
+ms_status te_write_again(te_channel *channel, const ms_write_item *items,
+                         const void *const *sources, size_t count, const void *seals,
+                         size_t seals_length, uint32_t generation, uint32_t *statuses,
+                         int64_t deadline_ns);
 
 /* ---- shared memory ------------------------------------------------------------------------------------- */
 

@@ -538,6 +538,10 @@ ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t
     return status;
 }
 
+uint32_t te_connection_generation(const te_connection *connection) {
+    return connection->hello_generation;
+}
+
 void te_connection_end(te_connection *connection) {
     connection->is_broken = true;
     (void)shutdown(connection->descriptor, SHUT_RDWR);

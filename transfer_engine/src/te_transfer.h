@@ -24,7 +24,8 @@ typedef struct te_part {
     size_t seal_offset, seal_bytes;
     size_t
         unsealed; /* item whose seal goes by itself: an earlier part has bytes of its object, too */
-    bool is_repeated; /* an earlier attempt may have been carried out, too */
+    bool is_repeated;          /* an earlier attempt may have been carried out, too */
+    uint32_t hello_generation; /* of a WRITE: of the connection over which it was sent first */
     int64_t
         deadline_ns; /* of this attempt: the transfer's, or earlier where another rail may be tried */
 } te_part;
@@ -43,7 +44,8 @@ typedef struct te_moving {
     const uint8_t *seals;
     uint32_t *statuses;
     uint32_t flags;
-    bool is_repeated;  /* all of it: see te_part */
+    bool is_repeated;          /* all of it: see te_part */
+    uint32_t hello_generation; /* of the WRITE's first connection: no part's is older */
     bool *is_unsealed; /* per item, of a write that may be striped: its seal goes by itself */
     bool is_striped;
     uint64_t part_bytes;
@@ -78,16 +80,17 @@ bool te_part_is_cut(const te_moving *moved, const te_part *taken, size_t i);
 
 /* ---- transfer_read.c, transfer_write.c: one frame and its answer ---- */
 ms_status te_part_read(te_moving *moved, const te_part *taken, te_connection *connection);
-ms_status te_part_write(te_moving *moved, const te_part *taken, te_connection *connection);
+/* A part that is repeated goes over a connection of the session in which it was sent first, or is UNAVAILABLE. */
+ms_status te_part_write(te_moving *moved, te_part *taken, te_connection *connection);
 uint64_t te_part_shared_bytes(const te_moving *moved, const te_part *taken);
 
 /* ---- transfer.c ---- */
 /* The whole of it, from a transfer of the caller that has no lock yet. */
-ms_status te_transfer_run(const te_moving *wanted);
+ms_status te_transfer_run(te_moving *wanted);
 
 /* ---- transfer_rest.c: what is still PENDING, of WRITEs also seals of what is not ---- */
-ms_status te_transfer_read_rest(const te_moving *wanted);
-ms_status te_transfer_write_rest(const te_moving *wanted);
+ms_status te_transfer_read_rest(te_moving *wanted);
+ms_status te_transfer_write_rest(te_moving *wanted);
 
 /* ---- transfer_seal.c ---- */
 /* Bytes and seals, with room to note which seals went with no part. */

@@ -28,7 +28,7 @@
 
 /* ---- carrying -------------------------------------------------------------------------------- */
 
-static ms_status exchange(te_moving *moved, const te_part *taken, te_connection *connection) {
+static ms_status exchange(te_moving *moved, te_part *taken, te_connection *connection) {
     return moved->reads != NULL ? te_part_read(moved, taken, connection)
                                 : te_part_write(moved, taken, connection);
 }
@@ -46,21 +46,11 @@ static bool is_harmless_twice(const te_moving *moved, const te_part *taken) {
     return moved->reads != NULL || (taken->bytes == 0 && te_part_shared_bytes(moved, taken) == 0);
 }
 
-/* In place of a connection that has failed.  A WRITE goes over no other session than the one in which it began: what that one
- * may still do ends with it *(seal_again)*.  NULL: there is no other. */
+/* In place of a connection that has failed.  NULL: there is no other. */
 static ms_status replace(te_moving *moved, te_connection **connection) {
-    uint32_t hello_generation = (*connection)->hello_generation;
     te_checkin(*connection, false);
     *connection = NULL;
-    ms_status status = te_checkout(moved->channel, moved->deadline_ns, connection);
-    if (status == MS_OK && moved->reads == NULL &&
-        (*connection)->hello_generation != hello_generation) {
-        te_checkin(*connection, true);
-        *connection = NULL;
-        status = MS_UNAVAILABLE;
-        te_channel_set_error(moved->channel, "the session has changed in the middle of a WRITE");
-    }
-    return status;
+    return te_checkout(moved->channel, moved->deadline_ns, connection);
 }
 
 /* One exchange.  A peer with several addresses is given a moment on one of them, then longer on others: a rail that is lost
@@ -200,11 +190,14 @@ static uint32_t stripes_for(const te_moving *moved, uint64_t total, bool is_unix
 }
 
 /* The whole of it, from a transfer of the caller that has no lock yet. */
-ms_status te_transfer_run(const te_moving *wanted) {
+ms_status te_transfer_run(te_moving *wanted) {
     te_connection *connection = NULL;
     ms_status status = te_checkout(wanted->channel, wanted->deadline_ns, &connection);
     if (status != MS_OK) {
         return status;
+    }
+    if (!wanted->is_repeated) {
+        wanted->hello_generation = connection->hello_generation;
     }
     uint64_t total = sum_payload(wanted);
     uint32_t stripes = stripes_for(wanted, total, connection->is_unix);
@@ -314,6 +307,47 @@ ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *t
     return te_read_as(channel, items, targets, count, results, NULL, deadline_ns);
 }
 
+static ms_status write_wanted(te_moving *wanted, size_t seals_length,
+                              const te_transfer_options *options) {
+    te_channel *channel = wanted->channel;
+    size_t sealed_bytes = 0, count = wanted->count;
+    for (size_t i = 0; i < count; i++) {
+        wanted->statuses[i] = MS_PENDING;
+        sealed_bytes += wanted->writes[i].seal_length;
+    }
+    if (sealed_bytes != seals_length || (wanted->flags & MS_FLAG_RELAY) != 0) {
+        te_channel_set_error(channel,
+                             "te_write: the seals do not add up, or MS_FLAG_RELAY was given");
+        return MS_BAD_REQUEST;
+    }
+    ms_status status = te_channel_enter(channel);
+    if (status == MS_OK) {
+        /* Of a connection it is known in which session it is. */
+        ways chosen = wanted->is_repeated ? (ways){0} : ways_of(wanted, options);
+        if (chosen.is_exchanged) {
+            status = te_rdma_write(channel, wanted->writes, wanted->sources, count,
+                                   wanted->statuses, wanted->deadline_ns);
+        }
+        chosen.is_over_rails = chosen.is_over_rails && status == MS_OK;
+        if (chosen.is_over_rails) {
+            status = te_channel_rails_write(channel, wanted->writes, wanted->sources, count,
+                                            wanted->statuses, options, wanted->deadline_ns);
+        }
+        if (status == MS_OK && count > 0) {
+            status = chosen.is_exchanged || chosen.is_over_rails ? te_transfer_write_rest(wanted)
+                                                                 : te_transfer_write_all(wanted);
+        }
+        if (status == MS_OK) {
+            te_transfer_seal_busy(wanted);
+        }
+        te_channel_leave(channel);
+    }
+    for (size_t i = 0; status != MS_OK && i < count; i++) {
+        wanted->statuses[i] = (uint32_t)status;
+    }
+    return status;
+}
+
 ms_status te_write_as(te_channel *channel, const ms_write_item *items, const void *const *sources,
                       size_t count, const void *seals, size_t seals_length, uint32_t flags,
                       uint32_t *statuses, const te_transfer_options *options, int64_t deadline_ns) {
@@ -329,40 +363,27 @@ ms_status te_write_as(te_channel *channel, const ms_write_item *items, const voi
         .statuses = statuses,
         .flags = flags,
     };
-    size_t sealed_bytes = 0;
-    for (size_t i = 0; i < count; i++) {
-        statuses[i] = MS_PENDING;
-        sealed_bytes += items[i].seal_length;
-    }
-    if (sealed_bytes != seals_length || (flags & MS_FLAG_RELAY) != 0) {
-        te_channel_set_error(channel,
-                             "te_write: the seals do not add up, or MS_FLAG_RELAY was given");
-        return MS_BAD_REQUEST;
-    }
-    ms_status status = te_channel_enter(channel);
-    if (status == MS_OK) {
-        ways chosen = ways_of(&wanted, options);
-        if (chosen.is_exchanged) {
-            status = te_rdma_write(channel, items, sources, count, statuses, deadline_ns);
-        }
-        chosen.is_over_rails = chosen.is_over_rails && status == MS_OK;
-        if (chosen.is_over_rails) {
-            status = te_channel_rails_write(channel, items, sources, count, statuses, options,
-                                            deadline_ns);
-        }
-        if (status == MS_OK && count > 0) {
-            status = chosen.is_exchanged || chosen.is_over_rails ? te_transfer_write_rest(&wanted)
-                                                                 : te_transfer_write_all(&wanted);
-        }
-        if (status == MS_OK) {
-            te_transfer_seal_busy(&wanted);
-        }
-        te_channel_leave(channel);
-    }
-    for (size_t i = 0; status != MS_OK && i < count; i++) {
-        statuses[i] = (uint32_t)status;
-    }
-    return status;
+    return write_wanted(&wanted, seals_length, options);
+}
+
+ms_status te_write_again(te_channel *channel, const ms_write_item *items,
+                         const void *const *sources, size_t count, const void *seals,
+                         size_t seals_length, uint32_t generation, uint32_t *statuses,
+                         int64_t deadline_ns) {
+    te_moving wanted = {
+        .channel = channel,
+        .engine = te_channel_engine(channel),
+        .scope = te_scope_current(),
+        .deadline_ns = deadline_ns,
+        .count = count,
+        .writes = items,
+        .sources = sources,
+        .seals = seals,
+        .statuses = statuses,
+        .is_repeated = true,
+        .hello_generation = generation,
+    };
+    return write_wanted(&wanted, seals_length, NULL);
 }
 
 ms_status te_write(te_channel *channel, const ms_write_item *items, const void *const *sources,

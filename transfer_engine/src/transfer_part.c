@@ -35,6 +35,7 @@ static bool cut_part(te_moving *moved, te_part *cut) {
                      .head = moved->next_offset,
                      .seal_offset = moved->next_seal,
                      .is_repeated = moved->is_repeated,
+                     .hello_generation = moved->hello_generation,
                      .unsealed = TE_NO_ITEM};
     bool is_write = moved->reads == NULL;
     bool is_inside = is_write && moved->is_striped && begins_inside(moved);

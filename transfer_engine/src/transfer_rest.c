@@ -5,7 +5,7 @@
 
 #include "te_fault.h"
 
-ms_status te_transfer_read_rest(const te_moving *wanted) {
+ms_status te_transfer_read_rest(te_moving *wanted) {
     size_t left = 0, at = 0;
     for (size_t i = 0; i < wanted->count; i++) {
         left += wanted->results[i].status == MS_PENDING;
@@ -45,16 +45,16 @@ ms_status te_transfer_read_rest(const te_moving *wanted) {
 }
 
 /* What RDMA has written travels no more: such an item stays only for its seal. */
-ms_status te_transfer_write_rest(const te_moving *wanted) {
+ms_status te_transfer_write_rest(te_moving *wanted) {
     size_t left = 0, at = 0, moved = 0;
     for (size_t i = 0; i < wanted->count; i++) {
         moved += wanted->statuses[i] == MS_OK;
         left += wanted->statuses[i] != MS_OK || wanted->writes[i].seal_length > 0;
     }
-    te_moving rest = *wanted;
     if (left == 0 || moved == 0) {
-        return left == 0 ? MS_OK : te_transfer_write_all(&rest);
+        return left == 0 ? MS_OK : te_transfer_write_all(wanted);
     }
+    te_moving rest = *wanted;
     ms_write_item *items = malloc(left * sizeof *items);
     const void **sources = malloc(left * sizeof *sources);
     uint32_t *statuses = malloc(left * sizeof *statuses);
@@ -78,6 +78,7 @@ ms_status te_transfer_write_rest(const te_moving *wanted) {
         rest.sources = sources;
         rest.statuses = statuses;
         status = te_transfer_write_all(&rest);
+        wanted->hello_generation = rest.hello_generation;
         at = 0;
         for (size_t i = 0; i < wanted->count && status == MS_OK; i++) {
             if (wanted->statuses[i] != MS_OK || wanted->writes[i].seal_length > 0) {

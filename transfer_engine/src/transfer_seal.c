@@ -150,5 +150,6 @@ ms_status te_transfer_write_all(te_moving *wanted) {
     if (wanted->is_unsealed != few) {
         free(wanted->is_unsealed);
     }
+    wanted->is_unsealed = NULL;
     return status;
 }

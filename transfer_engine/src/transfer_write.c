@@ -63,7 +63,23 @@ static uint32_t of_both(uint32_t status) {
     }
 }
 
-ms_status te_part_write(te_moving *moved, const te_part *taken, te_connection *connection) {
+/* Whether it may go over `connection`: the first attempt anywhere, a further one in the session of the first, with which ends
+ * what that one may still do *(seal_again)*. */
+static bool is_of_session(te_part *taken, const te_connection *connection) {
+    if (!taken->is_repeated) {
+        taken->hello_generation = connection->hello_generation;
+    }
+    return taken->hello_generation == connection->hello_generation;
+}
+
+ms_status te_part_write(te_moving *moved, te_part *taken, te_connection *connection) {
+    if (!is_of_session(taken, connection)) {
+        te_channel_set_error(moved->channel, "the session has changed in the middle of a WRITE");
+        for (size_t i = 0; i < taken->count; i++) {
+            write_status(moved, taken, taken->first + i, MS_UNAVAILABLE);
+        }
+        return MS_OK; /* nothing is wrong with the connection */
+    }
     size_t count = taken->count, payload_count = 0;
     struct iovec payload[TE_FRAME_IOVECS];
     for (size_t i = 0; i < count; i++) {
