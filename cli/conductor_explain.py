@@ -77,13 +77,22 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines += _accepted(found, decided) if found["accepted"] else _refused(decided)
     if found["candidates"]:
         lines.append("candidates")
-        rows = [["  NAME", "PREFIX", "QUEUE", ""]]
-        for one in found["candidates"]:
-            chosen = "chosen" if one["name"] == decided.get("prefill") else ""
-            source = "source" if one["name"] == decided.get("source") else ""
-            note = chosen or source or ("closed" if one["is_closed"] else "")
-            name = "  " + printable(one["name"])
-            rows.append([name, f"{one['prefix_tokens']:,}", f"{one['queue_s']:.3f} s", note])
+        rows = [["  NAME", "PREFIX", "QUEUE", "SOURCE", "TRANSFER", "PREFILL", "TTFT", ""]]
+        rows += [_candidate(one) for one in sorted(found["candidates"], key=_rank)]
+        lines += aligned(rows)
+    if found["decode_candidates"]:
+        lines.append("to decode")
+        rows = [["  NAME", "BATCH", "CONTEXT", "TBT", "LOAD", ""]]
+        rows += [
+            [
+                "  " + printable(one["name"]), f"{one['batch']:.0f}",
+                f"{one['context_tokens']:,.0f}", f"{one['tbt_s'] * 1e3:.1f} ms",
+                f"{one['load']:.2f}", printable(one["why"]),
+            ]
+            for one in sorted(
+                found["decode_candidates"], key=lambda one: (one["why"] != "chosen", one["load"])
+            )
+        ]  # fmt: skip
         lines += aligned(rows)
     for event in found["became"]:
         after_s = event["unix_s"] - found["decided_unix_s"]
@@ -91,6 +100,24 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["stage"]:
         lines.append(f"now         {found['stage']}")
     return lines
+
+
+def _rank(one: dict[str, Any]) -> tuple[bool, bool, float]:
+    """Order candidates: the chosen one, then by what they would have taken."""
+    ttft_s = one["ttft_s"]
+    return one["why"] != "chosen", ttft_s is None, ttft_s or 0.0
+
+
+def _candidate(one: dict[str, Any]) -> list[str]:
+    def seconds(name: str) -> str:
+        return "-" if one[name] is None else f"{one[name]:.3f} s"
+
+    waits = f" after {one['ready_s']:.3f} s" if one["ready_s"] else ""
+    return [
+        "  " + printable(one["name"]), f"{one['prefix_tokens']:,}", seconds("queue_s"),
+        printable(one["source"] or "-"), seconds("transfer_s") + waits, seconds("prefill_s"),
+        seconds("ttft_s"), printable(one["why"]),
+    ]  # fmt: skip
 
 
 def _accepted(found: dict[str, Any], decided: dict[str, Any]) -> list[str]:

@@ -66,6 +66,7 @@ class Chooser:
     Attributes:
         cost: The cost model as the native policies read it.
         joins: Who was accepted lately.
+        selection, limits: The policies' settings as the native ones read them.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class Chooser:
         self._answers = answers
         self._instances = instances
         self._selector = selector
-        self._selection: Any = _selection_of(config)
-        self._limits: Any = ffi.new("cd_decode_limits *")
-        self._limits.capacity_tokens = config.cluster.decode_capacity_tokens
-        self._limits.batch_max = config.cluster.decode_batch_max
+        self.selection: Any = _selection_of(config)
+        self.limits: Any = ffi.new("cd_decode_limits *")
+        self.limits.capacity_tokens = config.cluster.decode_capacity_tokens
+        self.limits.batch_max = config.cluster.decode_batch_max
         self._choice: Any = ffi.new("cd_prefill_choice *")
         self._decode_choice: Any = ffi.new("cd_decode_choice *")
         self._forecast: Any = ffi.new("cd_forecast *")
@@ -172,9 +173,9 @@ class Chooser:
         tokens, choice, decode = request.num_tokens, self._choice, self._decode_choice
         tbt_slo_s = request.tbt_slo_s or self._config.slo.tbt_s
         output = request.expected_output or self._answers.output
-        self._limits.tbt_slo_s = tbt_slo_s
+        self.limits.tbt_slo_s = tbt_slo_s
         if not lib.cd_choose_decode(
-            self.cost, self._limits, tokens, output, self._decode.rows, self._decode.count,
+            self.cost, self.limits, tokens, output, self._decode.rows, self._decode.count,
             turn, decode,
         ):  # fmt: skip
             return Refusal.of(
@@ -217,7 +218,7 @@ class Chooser:
         if self._selector is None:
             return bool(
                 lib.cd_choose_prefill(
-                    self._selection, self.cost, tokens, table.rows, table.count, turn, self._choice
+                    self.selection, self.cost, tokens, table.rows, table.count, turn, self._choice
                 )
             )
         views = [
@@ -258,7 +259,7 @@ class Chooser:
             return 0.0, -1
         rows, count = self._decode.rows, self._decode.count
         if rule == 2:
-            load = lib.cd_pool_load(self.cost, self._limits, tokens, rows, count, self._pool)
+            load = lib.cd_pool_load(self.cost, self.limits, tokens, rows, count, self._pool)
             return float(load), -1
         forecast, answers = self._forecast, self._answers
         forecast.now_s, forecast.at_s = now_s, now_s + self._choice.ttft_s
@@ -269,7 +270,7 @@ class Chooser:
         forecast.joins_per_s, forecast.join_delay_s = joins.per_s, joins.delay_s
         forecast.join_tokens = joins.tokens
         load = lib.cd_pool_load_at(
-            rule, self.cost, self._limits, tokens, output, rows, count, self._flights.rows,
+            rule, self.cost, self.limits, tokens, output, rows, count, self._flights.rows,
             self._flights.count, forecast, self._named,
         )  # fmt: skip
         return float(load), int(self._named[0])

@@ -127,7 +127,7 @@ class ConductorCore:
             selector=load_selector(config.policy, costs) if config.is_plugged else None,
         )
         self.scheduler.on_end = self._ended
-        self.log = DecisionLog(config.decisions_max, config.block_tokens)
+        self.log = DecisionLog(config.decisions_max, self.scheduler.considered)
         self.effects: Effects = _NoStore()
         self.decide_buckets = [0] * (len(_BOUNDS_S) + 1)
         self.decide_sum_s = 0.0
@@ -153,7 +153,6 @@ class ConductorCore:
             RequestError: Numbers that cannot be.
         """
         scheduler = self.scheduler
-        free_at_s = list(scheduler.table.free_at_s)
         began_s = time.monotonic()
         decided = scheduler.schedule(request, began_s, is_tracked=is_tracked)
         took_s = time.monotonic() - began_s
@@ -165,11 +164,7 @@ class ConductorCore:
                 took_s,
                 request.num_tokens,
                 len(request.blocks),
-                began_s,
-                scheduler.lengths,
-                free_at_s,
-                scheduler.table.shown,
-                scheduler.names,
+                scheduler.seen,
                 [],
             )
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mooncake_store.conductor.service.block_names import Blocks
 
-__all__ = ["Candidate", "Decision", "Reason", "Refusal", "Request"]
+__all__ = ["Candidate", "Decision", "DecodeCandidate", "Reason", "Refusal", "Request"]
 
 
 class Reason:
@@ -54,21 +54,58 @@ class Request:
     tbt_slo_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What was known of an instance when it was decided.
+    """What was known of an instance when it was decided, and what the policy made of it.
 
     Attributes:
         name: Of the instance, or of a store server that only others fetch from.
         prefix_tokens: Of the prompt that it held.
         queue_s: Its predicted queue.
         is_closed: It could not be chosen.
+        requests: On it.
+        source: Whom it would have fetched from; None: nobody.
+        used_tokens: Of the prompt that it would not have computed, fetched ones too.  None, as the
+            following: it computes nothing, or the policy is a user's.
+        ready_s: Until the source has computed what would be fetched.
+        transfer_s, prefill_s: Of the fetch, and of computing the rest.
+        ttft_s: Until the first token.
+        why: Why it was not chosen, in words.
     """
 
     name: str
     prefix_tokens: int
     queue_s: float
     is_closed: bool
+    requests: int
+    source: str | None
+    used_tokens: int | None
+    ready_s: float | None
+    transfer_s: float | None
+    prefill_s: float | None
+    ttft_s: float | None
+    why: str
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodeCandidate:
+    """The same of a decode instance.
+
+    Attributes:
+        name: Of the instance.
+        batch, context_tokens: On it and promised to it, without the request.
+        tbt_s, load: With the request.
+        is_closed: It could not be chosen.
+        why: Why it was not chosen, in words.
+    """
+
+    name: str
+    batch: float
+    context_tokens: float
+    tbt_s: float
+    load: float
+    is_closed: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,13 @@ from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mooncake_store.conductor.service.decision import Candidate, Decision, Refusal
+from mooncake_store.conductor.service.considered import Considered, Seen
+from mooncake_store.conductor.service.decision import (
+    Candidate,
+    Decision,
+    DecodeCandidate,
+    Refusal,
+)
 from mooncake_store.conductor.service.extra_replicas import TakenBack
 
 __all__ = ["DecisionLog", "Logged"]
@@ -33,11 +39,7 @@ class Logged:
     Attributes:
         wall_s: When, by the clock of this host.
         took_s: What deciding took.
-        at_s: When, by the clock of the scheduler.
-        lengths: Blocks of the prompt that each slot held; empty: that was not looked at.
-        free_at_s: When each slot would have been free.
-        shown: Slots in use, and whether each was closed.
-        names: Of the slots.
+        seen: What was known; None: it was not looked at.
         became: What was reported of it since.
         gone: Of the copies that it wanted; None: all are still there.
     """
@@ -47,26 +49,9 @@ class Logged:
     took_s: float
     num_tokens: int
     num_blocks: int
-    at_s: float
-    lengths: list[int]
-    free_at_s: list[float]
-    shown: tuple[tuple[int, bool], ...]
-    names: dict[int, str]
+    seen: Seen | None
     became: list[tuple[float, str]]
     gone: CopiesGone | None = None
-
-    def candidates(self, block_tokens: int) -> list[Candidate]:
-        """Return who there was, and what each was known to have."""
-        return [
-            Candidate(
-                self.names.get(slot, f"slot {slot}"),
-                min(self.lengths[slot] * block_tokens, self.num_tokens - 1),
-                max(self.free_at_s[slot] - self.at_s, 0.0),
-                is_closed,
-            )
-            for slot, is_closed in self.shown
-            if self.lengths
-        ]
 
 
 class DecisionLog:
@@ -74,11 +59,11 @@ class DecisionLog:
 
     Args:
         decisions_max: How many are kept of each.
-        block_tokens: Tokens of a block.
+        considered: What computes the terms of a decision again.
     """
 
-    def __init__(self, decisions_max: int, block_tokens: int) -> None:
-        self._block_tokens = block_tokens
+    def __init__(self, decisions_max: int, considered: Considered) -> None:
+        self._considered = considered
         self._max = decisions_max
         self._logged: OrderedDict[str, Logged] = OrderedDict()
         self._taken_back: deque[TakenBack] = deque(maxlen=decisions_max)
@@ -130,7 +115,12 @@ class DecisionLog:
         found = self._logged.get(request_id)
         if found is None:
             return None
-        decided, became = found.decided, list(found.became)
+        decided, became, seen = found.decided, list(found.became), found.seen
+        candidates: list[Candidate] = []
+        decode: list[DecodeCandidate] = []
+        if seen is not None:
+            candidates = self._considered.prefill(seen, found.num_tokens, decided)
+            decode = self._considered.decode(seen, found.num_tokens, decided)
         if found.gone is not None:
             became.append((found.gone.unix_s, found.gone.what()))
             became.sort(key=lambda one: one[0])
@@ -143,6 +133,7 @@ class DecisionLog:
             "num_blocks": found.num_blocks,
             "decision": {name: value for name, value in asdict(decided).items() if name != "move"},
             "moved_blocks": len(decided.move) if isinstance(decided, Decision) else 0,
-            "candidates": [asdict(one) for one in found.candidates(self._block_tokens)],
+            "candidates": [asdict(one) for one in candidates],
+            "decode_candidates": [asdict(one) for one in decode],
             "became": [{"unix_s": when_s, "what": what} for when_s, what in became],
         }

@@ -12,6 +12,8 @@ __all__ = ["DecodeTable"]
 
 ffi: Any = _ffi
 
+_ROW_BYTES = ffi.sizeof("cd_decode_view")
+
 
 @dataclass(slots=True)
 class _Row:
@@ -42,6 +44,7 @@ class DecodeTable:
 
     def __init__(self, slots: int) -> None:
         self.rows: Any = ffi.new("cd_decode_view[]", slots)
+        self._bytes = ffi.buffer(self.rows)
         self._views = [self.rows[row] for row in range(slots)]
         self._known: dict[int, _Row] = {}
         self.slots: list[int] = []
@@ -51,6 +54,10 @@ class DecodeTable:
     def count(self) -> int:
         """How many rows there are."""
         return len(self.slots)
+
+    def copy(self) -> bytes:
+        """Return the rows as they are now."""
+        return bytes(self._bytes[0 : len(self.slots) * _ROW_BYTES])
 
     def show(self, slot: int, *, is_closed: bool) -> None:
         """Let a slot be a decode instance's."""

@@ -14,6 +14,8 @@ __all__ = ["PrefillTable"]
 
 ffi: Any = _ffi
 
+_ROW_BYTES = ffi.sizeof("cd_prefill_view")
+
 
 class PrefillTable:
     """Rows by slot; times are of the conductor's own clock, in seconds.
@@ -27,6 +29,7 @@ class PrefillTable:
 
     def __init__(self, slots: int) -> None:
         self.rows: Any = ffi.new("cd_prefill_view[]", slots)
+        self._bytes = ffi.buffer(self.rows)
         self._views = [self.rows[slot] for slot in range(slots)]
         for view in self._views:
             view.is_closed = True
@@ -72,6 +75,10 @@ class PrefillTable:
         self.count = max(used) + 1 if used else 0
         self.shown = tuple((slot, bool(self._views[slot].is_closed)) for slot in used)
         self.has_open = not all(is_closed for _, is_closed in self.shown)
+
+    def copy(self) -> bytes:
+        """Return the rows as they are now."""
+        return bytes(self._bytes[0 : self.count * _ROW_BYTES])
 
     # ---- a decision ------------------------------------------------------------------------------
 

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mooncake_store._native import lib
+from mooncake_store._native import ffi, lib
 from mooncake_store.conductor.costs import Costs
 from mooncake_store.conductor.prefix_index import KEY_BYTES, PrefixIndex, Tier
 from mooncake_store.conductor.service.answers import Answers
 from mooncake_store.conductor.service.chooser import Choice, Chooser
+from mooncake_store.conductor.service.considered import Considered, Seen
 from mooncake_store.conductor.service.decision import Decision, Reason, Refusal, Request
 from mooncake_store.conductor.service.decode_table import DecodeTable
 from mooncake_store.conductor.service.flights import Flight, FlightTable, Stage
@@ -86,6 +87,8 @@ class Scheduler:
         transfers: What fetches take, as measured.
         names: Of the holders, by slot; a new dictionary with each change.
         lengths: Blocks that each slot held of the last prompt.
+        seen: What the last decision knew; None: it did not look.
+        considered: What computes the terms of a decision again.
     """
 
     def __init__(
@@ -147,6 +150,14 @@ class Scheduler:
         self._reports_blocks: set[str] = set()
         self.names: dict[int, str] = {}
         self.lengths: list[int] = []
+        self.seen: Seen | None = None
+        self.considered = Considered(
+            self._chooser.selection,
+            self._chooser.limits,
+            is_plugged=selector is not None,
+            instances_max=limits.instances_max,
+        )
+        self._cost_bytes = bytes(ffi.buffer(cost))
         self.on_end: Callable[[Flight], None] = lambda flight: None
 
     device_tier = Tier.DEVICE
@@ -281,6 +292,7 @@ class Scheduler:
         return decided
 
     def _decide(self, request: Request, now_s: float, is_tracked: bool) -> Decision | Refusal:
+        self.seen = None
         if len(self.flights) >= self.limits.flights_max:
             return Refusal.of(
                 request, Reason.TOO_MANY, f"{len(self.flights)} requests are under way", 1.0
@@ -292,6 +304,16 @@ class Scheduler:
             nic = self._chooser.cost.nic_bytes_per_s
             table.fill(lengths, self.block_tokens, request.num_tokens - 1, nic, now_s)
             self._promises.show(table, self._by_slot, lengths, packed, now_s)
+            self.seen = Seen(
+                table.copy(),
+                self.decode.copy(),
+                tuple(self.decode.slots),
+                self._cost_bytes,
+                table.shown,
+                self.names,
+                request.expected_output or self.answers.output,
+                request.tbt_slo_s or self.config.slo.tbt_s,
+            )
         choice = self._chooser.choose(request, now_s)
         if isinstance(choice, Refusal):
             return choice
@@ -539,6 +561,7 @@ class Scheduler:
             cost, fit = self._chooser.cost, self.transfers
             cost.transfer_latency_s = fit.latency_s
             cost.nic_bytes_per_s = self.hot.nic_bytes_per_s = fit.bandwidth_bytes_per_s
+            self._cost_bytes = bytes(ffi.buffer(cost))
 
     def _refresh_flights(self, now_s: float) -> None:
         self.flight_table.refresh(now_s, self._tbt_s(), self.decode.row_of)

@@ -385,16 +385,50 @@ class Decided(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., prefill: _Optional[str] = ..., prefill_url: _Optional[str] = ..., decode: _Optional[str] = ..., decode_url: _Optional[str] = ..., num_tokens: _Optional[int] = ..., prefix_tokens: _Optional[int] = ..., transfer_tokens: _Optional[int] = ..., transfer_bytes: _Optional[float] = ..., source: _Optional[str] = ..., source_server: _Optional[str] = ..., target_server: _Optional[str] = ..., pinned_blocks: _Optional[int] = ..., queue_s: _Optional[float] = ..., ready_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., tbt_s: _Optional[float] = ..., decode_load: _Optional[float] = ..., pool_load: _Optional[float] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_s: _Optional[float] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("name", "prefix_tokens", "queue_s", "is_closed")
+    __slots__ = ("name", "prefix_tokens", "queue_s", "is_closed", "requests", "source", "used_tokens", "ready_s", "transfer_s", "prefill_s", "ttft_s", "why")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     IS_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    USED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    READY_S_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_S_FIELD_NUMBER: _ClassVar[int]
+    TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
     name: str
     prefix_tokens: int
     queue_s: float
     is_closed: bool
-    def __init__(self, name: _Optional[str] = ..., prefix_tokens: _Optional[int] = ..., queue_s: _Optional[float] = ..., is_closed: bool = ...) -> None: ...
+    requests: int
+    source: str
+    used_tokens: int
+    ready_s: float
+    transfer_s: float
+    prefill_s: float
+    ttft_s: float
+    why: str
+    def __init__(self, name: _Optional[str] = ..., prefix_tokens: _Optional[int] = ..., queue_s: _Optional[float] = ..., is_closed: bool = ..., requests: _Optional[int] = ..., source: _Optional[str] = ..., used_tokens: _Optional[int] = ..., ready_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., why: _Optional[str] = ...) -> None: ...
+
+class DecodeCandidate(_message.Message):
+    __slots__ = ("name", "batch", "context_tokens", "tbt_s", "load", "is_closed", "why")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TBT_S_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    IS_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    batch: float
+    context_tokens: float
+    tbt_s: float
+    load: float
+    is_closed: bool
+    why: str
+    def __init__(self, name: _Optional[str] = ..., batch: _Optional[float] = ..., context_tokens: _Optional[float] = ..., tbt_s: _Optional[float] = ..., load: _Optional[float] = ..., is_closed: bool = ..., why: _Optional[str] = ...) -> None: ...
 
 class Became(_message.Message):
     __slots__ = ("unix_s", "what")
@@ -405,7 +439,7 @@ class Became(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., what: _Optional[str] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("request_id", "accepted", "decided_unix_s", "decision_seconds", "num_tokens", "num_blocks", "decision", "moved_blocks", "candidates", "became", "stage")
+    __slots__ = ("request_id", "accepted", "decided_unix_s", "decision_seconds", "num_tokens", "num_blocks", "decision", "moved_blocks", "candidates", "became", "stage", "decode_candidates")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     DECIDED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +451,7 @@ class ExplainResponse(_message.Message):
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     BECAME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    DECODE_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     accepted: bool
     decided_unix_s: float
@@ -428,4 +463,5 @@ class ExplainResponse(_message.Message):
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     became: _containers.RepeatedCompositeFieldContainer[Became]
     stage: str
-    def __init__(self, request_id: _Optional[str] = ..., accepted: bool = ..., decided_unix_s: _Optional[float] = ..., decision_seconds: _Optional[float] = ..., num_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., decision: _Optional[_Union[Decided, _Mapping]] = ..., moved_blocks: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., became: _Optional[_Iterable[_Union[Became, _Mapping]]] = ..., stage: _Optional[str] = ...) -> None: ...
+    decode_candidates: _containers.RepeatedCompositeFieldContainer[DecodeCandidate]
+    def __init__(self, request_id: _Optional[str] = ..., accepted: bool = ..., decided_unix_s: _Optional[float] = ..., decision_seconds: _Optional[float] = ..., num_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., decision: _Optional[_Union[Decided, _Mapping]] = ..., moved_blocks: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., became: _Optional[_Iterable[_Union[Became, _Mapping]]] = ..., stage: _Optional[str] = ..., decode_candidates: _Optional[_Iterable[_Union[DecodeCandidate, _Mapping]]] = ...) -> None: ...

@@ -74,6 +74,9 @@ def test_a_request_is_scheduled_reported_and_explained(api: Api, conductor: Cond
     assert why.accepted and why.decision.prefill == first.prefill.instance
     assert [one.what.split(",")[0] for one in why.became] == ["prefilled", "finished"]
     assert {one.name for one in why.candidates} == {"p0", "p1"}
+    (taken,) = (one for one in why.candidates if one.why == "chosen")
+    assert taken.name == first.prefill.instance and taken.ttft_s == first.predicted.ttft_s
+    assert [one.why for one in why.decode_candidates] == ["chosen"]
     # What was asked by one door is known at the other.
     assert conductor.ok("GET", "/v1/decisions/a%2F1")["accepted"]
     shown = api.ListInstances(pb.ListInstancesRequest()).instances
