@@ -114,6 +114,12 @@ def run(
 ) -> int:  # fmt: skip
     """Replay a trace once; without one, the sample that ships.
 
+    With --json and -v the document has `samples` as well, a row for each `replay.sample` of the
+    cluster's clock: the time in seconds, the load of each prefill instance (of each group, if
+    nodes are grouped), that of each decode instance (1: as much as the SLOs, memory and batch
+    allow), the bytes that prefill instances have to send yet, and on how many instances each of
+    the `replay.top_keys` hottest blocks is. Without -v it is null.
+
     \b
     mooncake-store sim run
     mooncake-store sim run trace.jsonl --policy global --speed 2 --plot global.png
@@ -451,8 +457,8 @@ def figures(
 ) -> int:  # fmt: skip
     """Repeat the papers' figures and tables, beside the published numbers.
 
-    Without names all of them: policies, cache, global, hot, bandwidth, split, overload, pipeline,
-    layers, ablation.
+    Without names all of them: policies, cache, global, coupled, hot, bandwidth, split, overload,
+    pipeline, layers, ablation.
 
     \b
     mooncake-store sim figures --traces FAST25-release/traces

@@ -51,7 +51,8 @@ def read_config(cluster: Path | None, settings: tuple[str, ...], **flags: Any) -
         if value is not None:
             tables[table] = {**tables.get(table, {}), name: value}
     try:
-        return SimConfig.read(cluster, tables)
+        own = {name: f"--{name}" for name, value in flags.items() if value is not None}
+        return SimConfig.read(cluster, tables, own)
     except ConfigError as error:
         error.hint = _SETTINGS_HINT
         raise

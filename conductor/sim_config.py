@@ -291,6 +291,14 @@ class ReplayConfig:
     seed: int = setting(1, "of everything that is drawn", minimum=0, maximum=2**63 - 1)
     sample_s: float = setting(15.0, "how often loads and replicas are noted; 0: never", minimum=0)
     top_keys: int = setting(100, "blocks whose replicas are watched", minimum=0, maximum=10_000)
+    drain_max_s: float = setting(
+        604_800.0, "a replay that has not ended so long after the last arrival, by the cluster's "
+        "clock, is given up", minimum=0.001,
+    )  # fmt: skip
+    events_max: int = setting(
+        500_000_000, "events (arrivals, iterations, transfers, samples) after which a replay is "
+        "given up: some minutes", minimum=1, maximum=2**62,
+    )  # fmt: skip
 
 
 _OURS: dict[str, Any] = {
@@ -353,13 +361,17 @@ class SimConfig:
 
     @classmethod
     def read(
-        cls, path: Path | None, flags: Mapping[str, Mapping[str, Any]] | None = None
+        cls,
+        path: Path | None,
+        flags: Mapping[str, Mapping[str, Any]] | None = None,
+        flag_names: Mapping[str, str] | None = None,
     ) -> SimConfig:
         """Read a cluster file; what it leaves out has its default.
 
         Args:
             path: TOML with the tables of `TABLES`; None: defaults.
             flags: By table, what beats the file.
+            flag_names: What is said of a field instead of `--set TABLE.NAME`.
 
         Raises:
             ConfigError: The file or a flag says something that cannot be.
@@ -381,7 +393,7 @@ class SimConfig:
                 named = {one.replace("-", "_") for one in (*table, *flags_given)}
             values[name] = load(
                 kind, name, flags=given, environment={}, document=document, path=path or "",
-                flag_prefix=f"--set {name}.",
+                flag_prefix=f"--set {name}.", flag_names=flag_names,
             ).values  # fmt: skip
         fields = {
             item.field

@@ -23,11 +23,20 @@ from mooncake_store.conductor.sim_config import (
     SimConfig,
 )
 from mooncake_store.conductor.trace import Trace
+from mooncake_store.config import settings_of
 from mooncake_store.errors import ConfigError, InternalError, LimitError
 
-__all__ = ["Outcome", "Replay", "State", "simulate"]
+__all__ = ["Outcome", "Replay", "State", "least_prefill_s", "simulate"]
 
-_EVENTS_A_STEP = 200_000  # a tenth of a second: how often progress is told
+_EVENTS_A_STEP = (
+    20_000  # a hundredth of a second: how often progress is told and bounds are looked at
+)
+_TIMES_MAX = {
+    "sample_s": 1_000_000,
+    "report_interval_s": 10_000_000,
+    "replicate_interval_s": 1_000_000,
+}
+"""How often something may happen while requests arrive: each time takes memory, or time a node."""
 
 
 class State(IntEnum):
@@ -112,15 +121,18 @@ def simulate(
 
     Raises:
         ConfigError: Blocks of the trace and of the cluster have different sizes, or a setting is
-            no number.
-        LimitError: Not enough memory.
+            no number, or something is to happen more than a million times over the trace.
+        LimitError: Not enough memory, or a bound of the replay is reached: what was set makes it
+            last for ever.
     """
     if len(trace.blocks) and trace.block_tokens != config.cluster.block_tokens:
         raise ConfigError(
             f"the trace has blocks of {trace.block_tokens} tokens, the cluster of "
             f"{config.cluster.block_tokens}"
         )
+    _check_intervals(trace, config)
     native = _native_config(config)
+    last_s = trace.arrival_s[-1] / config.replay.speed
     columns: Any = ffi.new("cd_trace *")
     keep = [ffi.from_buffer("double[]", trace.arrival_s)]
     keep += [ffi.from_buffer("uint32_t[]", part) for part in (trace.tokens, trace.output)]
@@ -131,14 +143,68 @@ def simulate(
     handle = lib.cd_sim_open(native, columns)
     if handle == ffi.NULL:
         raise LimitError(f"no memory to simulate {len(trace)} requests")
+    events = 0
     try:
         while (more := lib.cd_sim_step(handle, _EVENTS_A_STEP)) > 0:
+            events += _EVENTS_A_STEP
             progress(lib.cd_sim_arrived(handle) / len(trace))
+            _check_bounds(handle, config, last_s, events)
         if more < 0:
             raise LimitError(f"no memory to simulate {len(trace)} requests")
+        _check_bounds(handle, config, last_s, events)
         return _results(handle, trace, config)
     finally:
         lib.cd_sim_close(handle)
+
+
+def _check_intervals(trace: Trace, config: SimConfig) -> None:
+    span_s = trace.arrival_s[-1] / config.replay.speed
+    for table in ("replay", "scheduler"):
+        for item in settings_of(TABLES[table], table):
+            most = _TIMES_MAX.get(item.field)
+            every_s = getattr(getattr(config, table), item.field) if most else 0.0
+            if most and every_s and span_s / every_s > most:
+                raise ConfigError(
+                    f"{table}.{item.name} = {item.format(every_s)} is {span_s / every_s:,.0f} "
+                    f"times in the {span_s:,.0f} s in which requests arrive, and {most:,} at most",
+                    hint=f"{span_s / most:.2g} s or more, or 0 for never",
+                )
+
+
+def _check_bounds(handle: Any, config: SimConfig, last_s: float, events: int) -> None:
+    """Raise if a replay goes on for longer than anybody wants to know."""
+    replay = config.replay
+    late_s = lib.cd_sim_now_s(handle) - last_s
+    if late_s > replay.drain_max_s:
+        raise LimitError(
+            f"{replay.drain_max_s:,.0f} s after the last arrival, by the cluster's clock, not all "
+            f"requests have ended",
+            hint="a setting that makes everything slow (cluster.nic, model.*, --speed)? Else "
+            "admit fewer, add nodes, or allow more with --set replay.drain_max=",
+        )
+    if events > replay.events_max:
+        arrived = lib.cd_sim_arrived(handle)
+        raise LimitError(
+            f"the replay is not through after {replay.events_max:,} events: at "
+            f"{lib.cd_sim_now_s(handle):,.0f} s of the cluster's clock, {arrived:,} requests have "
+            f"arrived",
+            hint="fewer requests (--limit) or longer intervals; --set replay.events_max= "
+            "allows more",
+        )
+
+
+def least_prefill_s(trace: Trace, config: SimConfig) -> list[float]:
+    """Return the least that each request's prefill can take, whatever the number of groups.
+
+    That is the simulator's own time of a node's work, with all cached that can be.  The nodes of a
+    group share it at best; what a pipeline loses, loads and stores come on top.
+    """
+    native = _native_config(config)  # owns the costs
+    cost = ffi.addressof(native.cost)
+    return [
+        lib.cd_prefill_node_s(cost, tokens, cached)
+        for tokens, cached in zip(trace.tokens, trace.reusable_by_request(), strict=True)
+    ]
 
 
 def _results(handle: Any, trace: Trace, config: SimConfig) -> Replay:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mooncake_store.conductor.prefill_time import PrefillTime
 from mooncake_store.conductor.report import Report, report
 from mooncake_store.conductor.sim_config import SimConfig
-from mooncake_store.conductor.simulation import simulate
+from mooncake_store.conductor.simulation import least_prefill_s, simulate
 from mooncake_store.conductor.trace import Trace
 from mooncake_store.errors import RequestError
 
@@ -63,19 +62,6 @@ class OutOfReach:
     ttft_s_least: float
 
 
-def _alone_s(trace: Trace, config: SimConfig) -> list[float]:
-    """Return the least that each request's prefill can take, whatever the number of groups."""
-    model = config.model
-    of_node = PrefillTime(
-        model.prefill_base_s, model.prefill_token_us / 1e6, model.prefill_pair_ns / 1e9
-    )
-    # The nodes of a group share the work at best; what a pipeline loses comes on top.
-    return [
-        of_node(tokens, cached) / config.cluster.group_nodes
-        for tokens, cached in zip(trace.tokens, trace.reusable_by_request(), strict=True)
-    ]
-
-
 def _smallest(meets: Callable[[int], bool], most: int) -> int | None:
     """Return the least number that meets it, if more never hurts; None: not even the most."""
     high = 1
@@ -91,12 +77,6 @@ def _smallest(meets: Callable[[int], bool], most: int) -> int | None:
         else:
             low = middle
     return high
-
-
-def _has_bound(config: SimConfig) -> bool:
-    model = config.model
-    is_free = not (model.prefill_base_s or model.prefill_token_us or model.prefill_pair_ns)
-    return not is_free and config.scheduler.error_sigma == 0
 
 
 def _meets(
@@ -134,9 +114,12 @@ def sizes(
     if not 0 < target <= 1:
         raise RequestError(f"a target is a share above 0 and at most 1, not {target}")
     group = config.cluster.group_nodes
-    quiet = replace(config, replay=replace(config.replay, sample_s=0, top_keys=0))
+    # A cluster that is too small may take for ever: that it misses the target is enough.
+    replay = replace(config.replay, sample_s=0, top_keys=0, drain_max_s=1e18)
+    quiet = replace(config, replay=replay)
 
-    alone_s = sorted(_alone_s(trace, config)) if _has_bound(config) else [0.0] * len(trace)
+    has_bound = config.scheduler.error_sigma == 0
+    alone_s = sorted(least_prefill_s(trace, config)) if has_bound else [0.0] * len(trace)
     too_long = sum(one > config.slo.ttft_s for one in alone_s)
     most_share = 1 - too_long / len(trace)
     least_s = alone_s[max(math.ceil(target * len(trace)) - 1, 0)]

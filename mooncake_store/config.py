@@ -326,6 +326,7 @@ def load(
     document: Mapping[str, Any] | None = None,
     path: str | os.PathLike[str] = "",
     flag_prefix: str | None = None,
+    flag_names: Mapping[str, str] | None = None,
 ) -> Loaded[Config]:
     """Put a component's settings together: flag, else environment, else file, else default.
 
@@ -338,6 +339,7 @@ def load(
         path: The file's path, for origins and messages.
         flag_prefix: What the flags are called in messages, as in `--set model.NAME`; None: each has
             its own.
+        flag_names: Beside `flag_prefix`, by setting: those that were given by a flag of their own.
 
     Raises:
         ConfigError: A value that cannot be, or a name that is no setting (with the nearest one).
@@ -366,6 +368,7 @@ def load(
         flag = given_flags.get(item.name, given_flags.get(item.field))
         if flag is not None:
             named = f"flag {item.flag}" if flag_prefix is None else f"{flag_prefix}{item.name}"
+            named = (flag_names or {}).get(item.name, named)
             source, raw = named, flag
         elif item.environment in environment:
             source, raw = f"environment {item.environment}", environment[item.environment]

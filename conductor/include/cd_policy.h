@@ -19,9 +19,11 @@ typedef struct cd_cost {
     bool forgets_queued;   /* a transfer is predicted as if its sender had nothing else to send */
 } cd_cost;
 
-/* One node's work on a prefill; what a group takes until the first token; how long its first stage is taken. */
+/* One node's work on a prefill; what a group takes until the first token. */
 double cd_prefill_work_s(const cd_cost *cost, double tokens, double prefix_tokens);
 double cd_prefill_s(const cd_cost *cost, double tokens, double prefix_tokens);
+/* How long each node of a group is busy with it: no cluster of such groups has the first token sooner. */
+double cd_prefill_node_s(const cd_cost *cost, double tokens, double prefix_tokens);
 double cd_decode_s(const cd_cost *cost, double batch, double context_tokens);
 double cd_transfer_s(const cd_cost *cost, double tokens, double queued_bytes);
 

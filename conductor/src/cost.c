@@ -28,6 +28,10 @@ double cd_prefill_s(const cd_cost *cost, double tokens, double prefix_tokens) {
     return (work_s + (cost->group_nodes - 1) * longest_s) / cost->group_nodes;
 }
 
+double cd_prefill_node_s(const cd_cost *cost, double tokens, double prefix_tokens) {
+    return cd_prefill_work_s(cost, tokens, prefix_tokens) / cost->group_nodes;
+}
+
 double cd_decode_s(const cd_cost *cost, double batch, double context_tokens) {
     return cost->decode_base_s + cost->decode_request_s * batch +
            cost->decode_token_s * context_tokens;

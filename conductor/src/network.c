@@ -4,9 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A flow that ends within a microsecond has ended.  Days from the start that is what the clock's double still resolves:
- * with less, rounding would leave bytes that no step of time can carry, and the clock would stand still. */
+/* A flow that ends within a microsecond has ended, or within what the clock's double still resolves where that is more
+ * (30 years from the start): else rounding would leave bytes that no step of time can carry, and the clock would stand
+ * still. */
 #define NOTHING_S 1e-6
+#define RESOLVED 1e-15
 
 bool network_open(network *net, uint32_t nics) {
     *net = (network){.nics = nics, .next_s = INFINITY};
@@ -79,9 +81,10 @@ bool network_add(network *net, double now_s, flow added) {
 
 bool network_take(network *net, double now_s, flow *ended) {
     network_advance(net, now_s);
+    double nothing_s = fmax(NOTHING_S, now_s * RESOLVED);
     for (uint32_t i = 0; i < net->count; i++) {
         flow *one = &net->flows[i];
-        if (one->left_bytes > one->rate * NOTHING_S)
+        if (one->left_bytes > one->rate * nothing_s)
             continue;
         *ended = *one;
         net->sending[one->source]--;

@@ -55,9 +55,8 @@ static void look(cd_sim *sim, sim_request *request) {
     uint32_t longest = 0;
     for (uint32_t i = 0; i < sim->config.prefill_instances; i++)
         longest = sim->matches[i].blocks[2] > longest ? sim->matches[i].blocks[2] : longest;
-    double shortest_s = cd_prefill_work_s(&sim->config.believed, request->tokens,
-                                          usable_tokens(sim, request, longest)) /
-                        sim->config.believed.group_nodes;
+    double shortest_s = cd_prefill_node_s(&sim->config.believed, request->tokens,
+                                          usable_tokens(sim, request, longest));
     for (uint32_t i = 0; i < sim->config.prefill_instances; i++) {
         cd_prefill_view *view = &sim->prefill_views[i];
         *view = (cd_prefill_view){
@@ -390,8 +389,7 @@ static void accept(cd_sim *sim, uint32_t id, const cd_prefill_choice *prefill,
     request->prefix_blocks =
         prefill->source < 0 ? request->local_blocks : sim->matches[prefill->source].blocks[2];
     request->predicted_s =
-        cd_prefill_work_s(&sim->config.believed, request->tokens, request->prefix_tokens) /
-        sim->config.believed.group_nodes;
+        cd_prefill_node_s(&sim->config.believed, request->tokens, request->prefix_tokens);
     request->predicted_end_s = sim->now_s + prefill->ttft_s;
     request->join_iteration = UINT64_MAX;
     request->waits_for = prefill->source >= 0;

@@ -9,6 +9,7 @@ import pytest
 
 from mooncake_store.cli.app import run
 from mooncake_store.cli.exit_codes import ExitCode
+from mooncake_store.conductor.figures import FIGURES
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -103,7 +104,11 @@ def test_settings_are_a_file_that_is_read_back(
         (["run", "--set", "slo.ttft=5"], "error: --set slo.ttft: '5' has no unit"),
         (["run", "--set", "slo.ttft=5"], "mooncake-store sim settings"),
         (["run", "--set", "cluster.nic=" + "9" * 400], "nic is at most 8,388,607 TiB"),
-        (["run", "--speed", "nan"], "speed is a number of at least 0.001 and at most 1000000.0"),
+        (["run", "--speed", "nan"], "error: --speed: speed is a number of at least 0.001"),
+        (["size", "--speed", "nan"], "error: --speed: speed"),
+        (["run", "--set", "replay.speed=nan"], "error: --set replay.speed: speed is a number"),
+        (["run", "--admission", "nobody"], "error: --admission: "),
+        (["run", "--set", "replay.sample=0.0001s"], "replay.sample = 0.1ms is 3,300,000 times"),
         (["run", "--set", "model.prefill_token_us=nan"], "prefill_token_us is a number"),
         (["run", "--set", "scheduler.error_sigma=nan"], "--set scheduler.error_sigma"),
         (["run", "--set", "cluster.cache_tokens=99999999999999999999"], "cache_tokens is at most"),
@@ -125,6 +130,14 @@ def test_what_cannot_be_is_refused_in_words(
 ) -> None:
     assert run(["sim", *arguments]) == ExitCode.USAGE
     assert says in capsys.readouterr().err
+
+
+def test_what_would_last_for_ever_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["run"], ["compare", "--policies", "global"]):
+        code = run(["sim", *arguments, "--limit", "100", "--set", "cluster.nic=1"])
+        told = capsys.readouterr().err
+        assert code == ExitCode.REFUSED, told
+        assert "after the last arrival" in told and "replay.drain_max" in told
 
 
 def test_pictures_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -160,6 +173,29 @@ def test_pictures_without_matplotlib_say_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert run(["sim", "run", "--limit", "20", "--plot", "x.png"]) == ExitCode.USAGE
     assert "mooncake-store[plots]" in capsys.readouterr().err
+
+
+def test_the_help_of_figures_names_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    told = output(capsys, "figures", "--help")
+    names = told.split("Without names all of them:")[1].split(".")[0]
+    assert [name.strip() for name in names.split(",")] == list(FIGURES)
+
+
+def test_samples_are_what_the_help_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`samples`" in output(capsys, "run", "--help")
+    arguments = ("run", "--json", "-v", "--limit", "300", "--set", "replay.sample=5s",
+                 "--set", "cluster.prefill_nodes=4", "--set", "cluster.group_nodes=2",
+                 "--set", "replay.top_keys=7")  # fmt: skip
+    found = json.loads(output(capsys, *arguments))
+    rows = found["samples"]
+    assert {len(row) for row in rows} == {1 + 2 + 8 + 1 + 7}
+    assert [row[0] for row in rows[:4]] == [0, 5, 10, 15]
+    shown = [row for row in rows if row[0] <= 300]
+    assert any(0 < load < 10 for row in shown for load in row[1:3])
+    assert any(0 < load < 1 for row in shown for load in row[3:11])
+    assert any(row[11] > 1e6 for row in shown)
+    assert all(0 <= replicas <= 2 for row in rows for replicas in row[12:])
+    assert max(rows[-1][12:]) >= 1
 
 
 def test_figures_without_a_trace_are_shown_and_given_as_json(

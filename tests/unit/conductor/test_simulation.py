@@ -24,10 +24,16 @@ from mooncake_store.conductor.sim_config import (
     cluster_example,
     with_policy,
 )
-from mooncake_store.conductor.simulation import Outcome, Replay, State, simulate
+from mooncake_store.conductor.simulation import (
+    Outcome,
+    Replay,
+    State,
+    least_prefill_s,
+    simulate,
+)
 from mooncake_store.conductor.sizing import OutOfReach, Size, sizes
 from mooncake_store.conductor.trace import Trace, load_trace
-from mooncake_store.errors import ConfigError
+from mooncake_store.errors import ConfigError, LimitError
 
 BLOCK = 512
 LINE = '{"timestamp": %d, "input_length": %d, "output_length": 1, "hash_ids": %s}'
@@ -150,6 +156,50 @@ def test_bytes_arrive_also_when_the_clock_is_late() -> None:
     trace = make([(3e6 + 0.37 * i, 4096 + 13 * i, 3, []) for i in range(50)])
     found = report(simulate(trace, configure(prefill_nodes=2, decode_nodes=1)))
     assert found.finished == 50
+
+
+def test_a_clock_of_centuries_stands_still_for_no_flow() -> None:
+    trace = make([(0.37 * i, 4096 + 13 * i, 3, []) for i in range(50)])
+    config = configure(
+        prefill_nodes=2, decode_nodes=1, nic_bytes_per_s=1.0, drain_max_s=1e18, events_max=10**6
+    )
+    replay = simulate(trace, replace(config, replay=replace(config.replay, sample_s=0)))
+    assert report(replay).finished == 50
+    assert replay.end_s == pytest.approx(sum(trace.tokens) * 327_680, rel=1e-3)
+
+
+@pytest.mark.parametrize("sample_s", [0.0, 15.0])
+@pytest.mark.parametrize(
+    "slow",
+    [{"nic_bytes_per_s": 1.0}, {"decode_base_s": 1e6}, {"transfer_latency_s": 1e9}],
+)
+def test_a_replay_that_would_last_for_ever_is_given_up(
+    sample: Trace, slow: dict[str, float], sample_s: float
+) -> None:
+    with pytest.raises(LimitError, match="604,800 s after the last arrival") as told:
+        simulate(sample, configure(sample_s=sample_s, **slow))
+    assert "replay.drain_max" in (told.value.hint or "")
+
+
+def test_events_are_bounded(sample: Trace) -> None:
+    needed = simulate(sample, configure(events_max=10**6))
+    with pytest.raises(LimitError, match="not through after 10 events") as told:
+        simulate(sample, configure(events_max=10))
+    assert "replay.events_max" in (told.value.hint or "")
+    assert report(needed).finished == len(sample)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("sample_s", "replay.sample"),
+        ("report_interval_s", "scheduler.report_interval"),
+        ("replicate_interval_s", "scheduler.replicate_interval"),
+    ],
+)
+def test_intervals_of_nearly_nothing_are_refused(sample: Trace, setting: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        simulate(sample, configure(**{setting: 1e-9}))
 
 
 def test_a_fetched_copy_can_be_fetched_on_before_its_request_has_run() -> None:
@@ -736,6 +786,35 @@ def test_a_target_that_no_cluster_reaches_is_not_searched(sample: Trace) -> None
     (found,) = sizes(sample, slow, target=0.99, cache_tokens=(0,))
     assert isinstance(found, OutOfReach) and found.attainment_best is not None
     assert found.attainment_best < 0.99 <= found.attainment_max
+
+
+@pytest.mark.parametrize("group_nodes", [1, 2])
+def test_what_bounds_a_size_is_what_the_simulator_takes(group_nodes: int) -> None:
+    """One prompt, and again with a prefix of it: a node's share of the work, and no more."""
+    prompt = list(range(8))
+    config = configure(
+        prefill_nodes=group_nodes, group_nodes=group_nodes, prefill_base_s=0.25,
+        hop_bytes_per_token=0, chunks="equal", chunk_tokens=64,
+    )  # fmt: skip
+    for trace in (
+        make([(0.0, 4096, 1, prompt)]),
+        make([(0.0, 4096, 1, prompt), (50.0, 6000, 1, [*prompt, 8, 9, 10])]),
+    ):
+        replay = simulate(trace, config)
+        work_s = column(replay, Outcome.PREFILL_WORK)
+        assert least_prefill_s(trace, config) == [one / group_nodes for one in work_s]
+        for least, ttft in zip(work_s, column(replay, Outcome.TTFT), strict=True):
+            assert least / group_nodes <= ttft + 1e-9
+        never = replace(config, slo=replace(config.slo, ttft_s=0.001))
+        (found,) = sizes(trace, never, target=1.0, cache_tokens=(0,))
+        assert isinstance(found, OutOfReach)
+        assert found.ttft_s_least == max(work_s) / group_nodes
+
+
+def test_sizes_are_found_also_where_small_clusters_take_for_ever(sample: Trace) -> None:
+    config = configure("ours", nic_bytes_per_s=1.0)
+    (found,) = sizes(sample, config, target=0.9, cache_tokens=(100_000,))
+    assert isinstance(found, OutOfReach)
 
 
 def test_a_size_is_the_smallest_that_meets_the_target(sample: Trace) -> None:
