@@ -44,6 +44,16 @@ class _TransferEngine:
     def te_register_local_memory(
         self, engine: _Pointer, address: int, length: int, location: _Pointer
     ) -> int: ...
+    def te_register_device_memory(
+        self,
+        engine: _Pointer,
+        address: int,
+        length: int,
+        location: _Pointer,
+        descriptor: int,
+        offset: int,
+        error: _Pointer,
+    ) -> int: ...
     def te_unregister_local_memory(self, engine: _Pointer, address: int) -> int: ...
     def te_serve_memory(self, engine: _Pointer) -> int: ...
     def te_set_topology(

@@ -265,10 +265,61 @@ class TransferEngine:
                 'registered memory, are none, or the location is not like "cpu:0"'
             )
         is_host = location == "*" or location.startswith("cpu:")
-        hint = "" if is_host else "; memory of a device goes through host memory, as yet"
+        hint = (
+            ""
+            if is_host
+            else "; memory of a device goes through host memory, or over RDMA alone "
+            "(register_device_memory)"
+        )
         check(status, f"{size} bytes at {address:#x} are not mapped{hint}")
         with self._lock:
             self._buffers[address] = (size, keep)
+        return address
+
+    def register_device_memory(
+        self,
+        address: int,
+        length: int,
+        descriptor: int,
+        offset: int = 0,
+        *,
+        location: str = "*",
+    ) -> int:
+        """Let RDMA NICs reach memory of a device (VRAM), which this processor need not read.
+
+        Only lanes of RDMA carry it: a transfer that would go another way (TCP, the same host, or
+        before the lanes to a peer are up: `rails`) fails with `NotRegisteredError`, at both ends.
+        Not tried on real devices.
+
+        Args:
+            address: By which requests and peers name it; within a page it agrees with `offset`.
+            length: Bytes.
+            descriptor: Its dmabuf, as the device's driver exports it. It may be closed afterwards.
+            offset: Where in the dmabuf the memory begins.
+            location: Where it is: `cuda:1`, or `*`.
+
+        Returns:
+            `address`; `unregister_local_memory` ends it.
+
+        Raises:
+            NotRegisteredError: A NIC refuses it, which is named, or there is none.
+            RequestError: It overlaps registered memory, or an argument makes no sense.
+        """
+        for number in (address, length, offset):
+            if not 0 <= number < 1 << 64:
+                raise RequestError(f"{number} is no address, length or offset")
+        if not -(1 << 31) <= descriptor < 1 << 31:
+            raise RequestError(f"{descriptor} is no descriptor")
+        error = ffi.new("char[]", _ERROR_BYTES)
+        status = lib.te_register_device_memory(
+            self._handle(), address, length, location.encode(), descriptor, offset, error
+        )
+        told = f"cannot register {length} bytes of device memory at {address:#x}: {sentence(error)}"
+        if status == Status.BAD_REQUEST:
+            raise RequestError(told)
+        check(status, told, stage="register")
+        with self._lock:
+            self._buffers[address] = (length, None)
         return address
 
     def unregister_local_memory(self, memory: Buffer | int) -> None:

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,6 +53,7 @@ typedef struct context {
 typedef struct region {
     verbs_mr verbs; /* first */
     int access, busy;
+    uint8_t *mapped; /* of a descriptor: the page with its first byte; else NULL */
     struct region *next;
 } region;
 
@@ -237,15 +239,23 @@ EXPORT void fake_speed_set(uint64_t bytes_per_s) { atomic_store(&speed, bytes_pe
 
 /* ---- the wires ------------------------------------------------------------------------------------------------------ */
 
-static void copy(const request *moved, bool is_write) {
+/* Where the bytes of that address lie. */
+static uint8_t *at(const region *of, uint64_t address) {
+    if (of == NULL || of->mapped == NULL)
+        return (uint8_t *)(uintptr_t)address;
+    uint64_t start = (uint64_t)(uintptr_t)of->verbs.addr;
+    return of->mapped + start % 4096 + (address - start);
+}
+
+static void copy(const request *moved, const region *here, const region *there, bool is_write) {
     uint64_t bytes_per_s = atomic_load(&speed);
     if (bytes_per_s != 0 && moved->part.length > 8) {
         struct timespec pause = {.tv_nsec = (long)(moved->part.length * UINT64_C(1000000000) /
                                                    bytes_per_s % 1000000000)};
         nanosleep(&pause, NULL);
     }
-    uint8_t *local = (uint8_t *)(uintptr_t)moved->part.addr;
-    uint8_t *remote = (uint8_t *)(uintptr_t)moved->wanted.rdma.remote_addr;
+    uint8_t *local = at(here, moved->part.addr);
+    uint8_t *remote = at(there, moved->wanted.rdma.remote_addr);
     const uint8_t *inlined = moved->inlined;
     size_t length = moved->part.length;
     bool is_inline = (moved->wanted.send_flags & VERBS_SEND_INLINE) != 0;
@@ -309,7 +319,7 @@ static bool carry_one(qp *from) {
         if (local != NULL)
             local->busy++;
         pthread_mutex_unlock(&lock);
-        copy(first, is_write);
+        copy(first, local, remote, is_write);
         pthread_mutex_lock(&lock);
         if (local != NULL)
             local->busy--;
@@ -580,6 +590,30 @@ EXPORT verbs_mr *ibv_reg_mr_iova2(verbs_pd *pd, void *address, size_t length, ui
     return ibv_reg_mr(pd, address, length, (int)access);
 }
 
+/* A dmabuf is a file here, and what lies at the address is not looked at. */
+EXPORT verbs_mr *ibv_reg_dmabuf_mr(verbs_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                   int descriptor, int access);
+EXPORT verbs_mr *ibv_reg_dmabuf_mr(verbs_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                   int descriptor, int access) {
+    REQUIRE(offset % 4096 == iova % 4096);
+    uint8_t *mapped = mmap(NULL, length + offset % 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
+                           descriptor, (off_t)(offset - offset % 4096));
+    if (mapped == MAP_FAILED)
+        return NULL;
+    verbs_mr *made = ibv_reg_mr(pd, (void *)(uintptr_t)iova, length, access);
+    if (made == NULL) {
+        int problem = errno;
+        munmap(mapped, length + offset % 4096);
+        errno = problem;
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    ((region *)made)->mapped = mapped;
+    counts.device_regions++;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
 EXPORT int ibv_dereg_mr(verbs_mr *mr);
 EXPORT int ibv_dereg_mr(verbs_mr *mr) {
     region *gone = (region *)mr;
@@ -591,7 +625,10 @@ EXPORT int ibv_dereg_mr(verbs_mr *mr) {
     while (gone->busy > 0)
         pthread_cond_wait(&changed, &lock);
     counts.regions--;
+    counts.device_regions -= gone->mapped != NULL;
     pthread_mutex_unlock(&lock);
+    if (gone->mapped != NULL)
+        munmap(gone->mapped, gone->verbs.length + (uintptr_t)gone->verbs.addr % 4096);
     free(gone);
     return 0;
 }

@@ -34,6 +34,7 @@ void fake_fail_completion(int status);
 
 typedef struct fake_counts {
     int queue_pairs, completion_queues, regions, contexts; /* that are there now */
+    int device_regions;                                    /* of them by a descriptor */
     uint64_t read_bytes, write_bytes;                      /* moved */
     uint64_t nic_bytes[FAKE_NICS];                         /* asked for by way of it */
 } fake_counts;

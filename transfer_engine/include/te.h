@@ -191,6 +191,13 @@ typedef struct te_segment_ops {
                        size_t count);
 } te_segment_ops;
 
+/* Memory that this processor does not reach: RDMA NICs do, by the descriptor that its driver exports (dmabuf). */
+typedef struct te_device_memory {
+    int descriptor;  /* the caller's, who may close it afterwards */
+    uint64_t offset; /* where in it the memory begins */
+    char *error;     /* TE_ERROR_BYTES */
+} te_device_memory;
+
 typedef struct te_segment_config {
     uint32_t segment;       /* number under which peers name it */
     void *address;          /* payload, mapped read-write in this process */
@@ -207,6 +214,7 @@ typedef struct te_segment_config {
     const void *words;
     uint64_t ready_bytes;
     bool is_read_only;
+    const te_device_memory *device; /* NULL: it is no device's */
 } te_segment_config;
 
 ms_status te_segment_add(te_engine *engine, const te_segment_config *config);
@@ -431,6 +439,14 @@ typedef enum {
  * is mapped by peers on this host. */
 ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length,
                                    const char *location);
+/* Memory of a device, which this processor need not reach: registered with every RDMA NIC by its dmabuf descriptor, which may be
+ * closed afterwards.  `address` is what requests and peers name it by; within a page it agrees with `offset`, which is
+ * where in the descriptor the memory begins.  Only RDMA lanes carry it: whatever else would have to (TCP, shared memory)
+ * ends with NOT_REGISTERED, here and at peers.  NOT_REGISTERED: a NIC refuses, or there is none; `error` says which.
+ * te_unregister_local_memory ends it. */
+ms_status te_register_device_memory(te_engine *engine, uint64_t address, uint64_t length,
+                                    const char *location, int descriptor, uint64_t offset,
+                                    char *error);
 /* BUSY while transfers of this engine use it; those of peers are broken off.  Not from an I/O
  * thread. */
 ms_status te_unregister_local_memory(te_engine *engine, uint64_t address);

@@ -49,6 +49,13 @@ static bool find_local(const lane_rdma *self, const uint8_t *local, uint64_t len
 
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* Memory that only NICs reach, and this one does not. */
+static bool is_out_of_reach(const lane_rdma *self, const uint8_t *local, uint64_t length) {
+    te_rdma_key key;
+    return te_memory_is_device(self->engine->registry, local) &&
+           !find_local(self, local, length, &key);
+}
+
 /* `piece` from `done` on, as far as one request goes.  With `flight`, local memory is looked for as well. */
 static place locate(lane_rdma *self, const te_work_piece *piece, uint64_t done,
                     verbs_send_wr *request, verbs_sge *part, lane_rdma_flight *flight) {
@@ -65,6 +72,8 @@ static place locate(lane_rdma *self, const te_work_piece *piece, uint64_t done,
     te_rdma_key key = {0};
     if (flight != NULL && find_local(self, local, left, &key)) {
         left = smaller(left, key.run);
+    } else if (flight != NULL && te_memory_is_device(self->engine->registry, local)) {
+        return ELSEWHERE;
     } else if (flight != NULL) {
         te_rdma_bounce *bounce = self->engine->rdma->bounce;
         uint8_t *slot = te_rdma_slot_take(bounce);
@@ -139,6 +148,7 @@ static place locate_all(lane_rdma *self, const te_work *work) {
     for (uint32_t i = 0; i < work->count; i++) {
         const te_work_piece *piece = &work->pieces[i];
         if (!is_inside(self, piece) || is_read_only(self, piece) ||
+            is_out_of_reach(self, piece->local, piece->length) ||
             (self->opcode == TE_WRITE && piece->item->wire.write.source != 0))
             return ELSEWHERE;
         place found = is_guarded(self, piece) ? locate_word(self, piece, &request) : HERE;

@@ -138,12 +138,30 @@ void te_tcp_try_send(lane_tcp *tcp) {
         te_tcp_give_up(tcp, false, false, MS_OK, "the socket cannot be watched");
 }
 
+/* Memory of a device is not for sockets: no lane of RDMA is up that carries it.  What shares its slice goes another way. */
+static bool refuse_device_memory(te_lane *lane, te_work *work) {
+    te_registry *registry = lane->path->engine->registry;
+    bool is_any = false;
+    for (uint32_t i = 0; i < work->count && !is_any; i++)
+        is_any = te_memory_is_device(registry, work->pieces[i].local);
+    if (!is_any)
+        return false;
+    for (uint32_t i = 0; i < work->count; i++)
+        work->pieces[i].status = te_memory_is_device(registry, work->pieces[i].local)
+                                     ? MS_NOT_REGISTERED
+                                     : MS_UNAVAILABLE;
+    te_lane_done(work, TE_WORK_DONE);
+    return true;
+}
+
 void te_tcp_post(te_lane *lane, te_work *work) {
     lane_tcp *tcp = lane->state;
     if (lane->is_gone || !lane->is_up) { /* it was given up since the slice was cut */
         te_lane_done(work, TE_WORK_FAILED);
         return;
     }
+    if (refuse_device_memory(lane, work))
+        return;
     frame *made = te_tcp_frame_make(tcp, FRAME_WORK, lane->opcode == TE_READ ? MS_READ : MS_WRITE,
                                     te_deadline_ms(work->deadline_ns));
     if (made == NULL) {

@@ -32,7 +32,7 @@
 struct te_region {
     uint64_t address, length;
     uint32_t segment;
-    bool is_writable;
+    bool is_writable, is_device;
     char location[TE_LOCATION_BYTES];
     int32_t numa_node; /* -1: not known */
     _Atomic uint32_t users;
@@ -45,6 +45,7 @@ struct te_registry {
     pthread_rwlock_t lock;
     te_region **regions; /* by address; ranges do not overlap */
     uint32_t count, room;
+    _Atomic uint32_t device_count; /* regions of devices: mostly there is none to be looked for */
     uint32_t segment_next;
     uint32_t incarnation;
     char *topology; /* JSON */
@@ -227,6 +228,7 @@ out:
 
 /* Under the write lock. */
 static void take_out(te_registry *registry, uint32_t index) {
+    registry->device_count -= registry->regions[index]->is_device;
     registry->count--;
     memmove(&registry->regions[index], &registry->regions[index + 1],
             (registry->count - index) * sizeof *registry->regions);
@@ -288,6 +290,85 @@ ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t
         region_free(region);
     }
     return status;
+}
+
+static ms_status refuse_device_read(void *context, void *peer_context, const ms_read_item *item) {
+    (void)context, (void)peer_context, (void)item;
+    return MS_NOT_REGISTERED;
+}
+
+static ms_status refuse_device_write(void *context, void *peer_context, const ms_write_item *item) {
+    (void)context, (void)peer_context, (void)item;
+    return MS_NOT_REGISTERED;
+}
+
+ms_status te_register_device_memory(te_engine *engine, uint64_t address, uint64_t length,
+                                    const char *location, int descriptor, uint64_t offset,
+                                    char *error) {
+    te_registry *registry = engine->registry;
+    te_error(error, "%s", "");
+    ms_status status = te_engine_check(engine);
+    if (status != MS_OK)
+        return status;
+    if (address == 0 || length == 0 || length > UINT64_MAX - address ||
+        length > UINT64_MAX - offset || !is_location(location) || descriptor < 0 ||
+        (address - offset) % MS_PAGE_SIZE != 0) {
+        te_error(error,
+                 "no such range, location or descriptor, or the address and the offset do not "
+                 "agree within a page");
+        return MS_BAD_REQUEST;
+    }
+    te_region *region = calloc(1, sizeof *region);
+    if (region == NULL)
+        return MS_NO_MEMORY;
+    *region = (te_region){.address = address,
+                          .length = length,
+                          .is_writable = true,
+                          .is_device = true,
+                          .numa_node = -1,
+                          .payload_descriptor = -1,
+                          .words_descriptor = -1};
+    snprintf(region->location, sizeof region->location, "%s", location);
+    atomic_fetch_add(&registry->device_count, 1); /* before anybody can find it */
+    status = insert(registry, region);
+    if (status != MS_OK) {
+        atomic_fetch_sub(&registry->device_count, 1);
+        te_error(error, "it overlaps registered memory, or there is too much");
+        region_free(region);
+        return status;
+    }
+    te_device_memory device = {.descriptor = descriptor, .offset = offset, .error = error};
+    te_segment_config config = {
+        .segment = region->segment,
+        .address = (void *)(uintptr_t)address,
+        .length = length,
+        .payload_descriptor = -1,
+        .words_descriptor = -1,
+        .incarnation = registry->incarnation,
+        .ops = {.read_begin = refuse_device_read, .write_begin = refuse_device_write},
+        .device = &device};
+    status = te_segment_add(engine, &config);
+    if (status == MS_OK) {
+        region->rdma = te_segment_rdma(engine, region->segment);
+    } else {
+        pthread_rwlock_wrlock(&registry->lock);
+        take_out(registry, position(registry, address));
+        pthread_rwlock_unlock(&registry->lock);
+        region_free(region);
+    }
+    return status;
+}
+
+bool te_memory_is_device(te_registry *registry, const void *address) {
+    if (atomic_load_explicit(&registry->device_count, memory_order_relaxed) == 0)
+        return false;
+    uint64_t wanted = (uint64_t)(uintptr_t)address;
+    pthread_rwlock_rdlock(&registry->lock);
+    uint32_t at = position(registry, wanted);
+    const te_region *region = at < registry->count ? registry->regions[at] : NULL;
+    bool is_device = region != NULL && region->address <= wanted && region->is_device;
+    pthread_rwlock_unlock(&registry->lock);
+    return is_device;
 }
 
 ms_status te_unregister_local_memory(te_engine *engine, uint64_t address) {

@@ -159,13 +159,17 @@ static void stage(te_session *session, te_piece *pieces, frame_set *frames, int6
 
 /* Finds each pending piece's region; what is mapped is copied at once, the rest is put into `frames`. */
 static void prepare(te_remote *remote, te_session *session, te_opcode opcode, te_piece *pieces,
-                    size_t count, te_scope *scope, bool is_last_try, frame_set *frames,
-                    bool *is_stale, int64_t deadline_ns) {
+                    size_t count, te_scope *scope, bool is_last_try, bool has_path,
+                    frame_set *frames, bool *is_stale, int64_t deadline_ns) {
     for (size_t i = 0; i < count; i++) {
         te_piece *piece = &pieces[i];
         te_remote_region region;
         if (piece->status != MS_PENDING)
             continue;
+        if (!has_path && te_memory_is_device(remote->engine->registry, piece->local)) {
+            piece->status = MS_NOT_REGISTERED; /* only a path may have lanes that carry it */
+            continue;
+        }
         ms_status status = te_session_find(session, piece->remote_address, piece->length, &region);
         if (status == MS_OK && opcode == TE_READ && session->is_local &&
             te_session_is_mapped(session, &region, deadline_ns)) {
@@ -265,17 +269,26 @@ static bool has_pending(const te_piece *pieces, size_t count) {
     return false;
 }
 
+static bool has_device_memory(const te_engine *engine, const te_piece *pieces, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (te_memory_is_device(engine->registry, pieces[i].local))
+            return true;
+    return false;
+}
+
 /* One try.  *is_stale: the list of regions should be asked for again. */
 static ms_status try_once(te_remote *remote, te_session *session, te_opcode opcode,
                           te_piece *pieces, size_t count, const te_transfer_options *options,
                           te_scope *scope, bool is_last_try, bool *is_stale, int64_t deadline_ns) {
     frame_set frames = {0};
     ms_status status = MS_OK;
-    te_path *path = te_session_path(remote->engine, session, !te_options_are_default(options));
-    prepare(remote, session, opcode, pieces, count, scope, is_last_try, &frames, is_stale,
-            deadline_ns);
+    bool has_device = has_device_memory(remote->engine, pieces, count);
+    te_path *path =
+        te_session_path(remote->engine, session, has_device || !te_options_are_default(options));
+    prepare(remote, session, opcode, pieces, count, scope, is_last_try, path != NULL, &frames,
+            is_stale, deadline_ns);
     /* What is small the calling thread posts to a NIC itself: the schedule costs two changes of threads. */
-    if (frames.bytes < RDMA_RAILS_BYTES_MIN && te_options_are_default(options) &&
+    if (!has_device && frames.bytes < RDMA_RAILS_BYTES_MIN && te_options_are_default(options) &&
         !session->is_local && te_rdma_serves(session->channels[0], opcode == TE_WRITE))
         path = NULL;
     if (opcode == TE_WRITE && session->is_local && frames.count > 0)

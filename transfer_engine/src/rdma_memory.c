@@ -7,8 +7,10 @@
  * A range has one slot for each chunk and NIC.  Slots are filled by one thread and read without a lock.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "te_rdma.h"
 
@@ -21,12 +23,14 @@ struct te_rdma_range {
     te_rdma_range *next, *previous; /* under rdma->lock */
     uint64_t address, length, chunk_bytes;
     te_rdma_use use;
+    int descriptor; /* of device memory: its dmabuf, ours; else -1 */
+    uint64_t descriptor_offset;
     uint32_t chunk_count;
     _Atomic uint64_t ready;
     _Atomic bool is_closing;
     bool is_wanted, is_registering;          /* under rdma->lock */
     _Atomic(slot *) slots[TE_RDMA_NICS_MAX]; /* a row is there for good; read without the lock */
-    _Atomic bool has_failed[TE_RDMA_NICS_MAX];
+    _Atomic int problems[TE_RDMA_NICS_MAX];  /* errno of a refusal; 0: none */
 };
 
 static int access_of(const te_rdma_range *range) {
@@ -48,6 +52,9 @@ static verbs_mr *register_chunk(const te_rdma_range *range, const te_rdma_nic *n
     const te_verbs *verbs = nic->verbs;
     int access = access_of(range);
     void *address = (void *)(uintptr_t)start;
+    if (range->descriptor >= 0)
+        return verbs->reg_dmabuf_mr(nic->pd, range->descriptor_offset + (start - range->address),
+                                    (size_t)length, start, range->descriptor, access);
     if (range->use == TE_RDMA_OWN && range->rdma->settings.relaxed_ordering &&
         verbs->reg_mr_iova2 != NULL)
         return verbs->reg_mr_iova2(nic->pd, address, (size_t)length, start,
@@ -61,7 +68,10 @@ static void tell_short(te_rdma_range *range, const te_rdma_nic *nic, int problem
     bool is_first = !rdma->is_short_told;
     rdma->is_short_told = true;
     pthread_mutex_unlock(&rdma->lock);
-    if (is_first)
+    if (is_first && range->descriptor >= 0)
+        te_log(rdma->engine, "rdma: %s cannot register %llu MiB of device memory (%s)", nic->name,
+               (unsigned long long)(range->length >> 20), strerror(problem));
+    else if (is_first)
         te_log(rdma->engine,
                "rdma: %s cannot register %llu MiB (%s)%s: that memory is reached over TCP",
                nic->name, (unsigned long long)(range->length >> 20), strerror(problem),
@@ -80,8 +90,8 @@ static bool fill(te_rdma_range *range, te_rdma_nic *nic, uint32_t chunk) {
     errno = 0;
     verbs_mr *mr = register_chunk(range, nic, range->address + start, end - start);
     if (mr == NULL) {
-        int problem = errno;
-        atomic_store(&range->has_failed[nic->index], true);
+        int problem = errno != 0 ? errno : EIO;
+        atomic_store(&range->problems[nic->index], problem);
         if (!atomic_load(&nic->is_gone))
             tell_short(range, nic, problem);
         return false;
@@ -95,7 +105,7 @@ static void register_all(te_rdma_range *range) {
     uint32_t nics = atomic_load(&rdma->nic_count);
     for (uint32_t i = 0; i < nics; i++) {
         te_rdma_nic *nic = rdma->nics[i];
-        if (atomic_load(&nic->is_gone) || atomic_load(&range->has_failed[i]))
+        if (atomic_load(&nic->is_gone) || atomic_load(&range->problems[i]) != 0)
             continue;
         if (atomic_load(&range->slots[i]) == NULL) { /* no other thread makes one */
             slot *slots = calloc(range->chunk_count, sizeof *slots);
@@ -145,8 +155,8 @@ static void begin(te_rdma *rdma) {
         pthread_detach(thread);
 }
 
-te_rdma_range *te_rdma_range_open(te_rdma *rdma, const void *address, uint64_t length,
-                                  uint64_t ready, te_rdma_use use) {
+static te_rdma_range *make(te_rdma *rdma, const void *address, uint64_t length, uint64_t ready,
+                           te_rdma_use use) {
     te_rdma_range *range = calloc(1, sizeof *range);
     if (range == NULL)
         return NULL;
@@ -161,7 +171,14 @@ te_rdma_range *te_rdma_range_open(te_rdma *rdma, const void *address, uint64_t l
     range->chunk_bytes = chunk_bytes;
     range->chunk_count = (uint32_t)((length + chunk_bytes - 1) / chunk_bytes);
     range->use = use;
+    range->descriptor = -1;
     atomic_store(&range->ready, ready);
+    return range;
+}
+
+/* Registered in the background from now on. */
+static void enlist(te_rdma_range *range) {
+    te_rdma *rdma = range->rdma;
     pthread_mutex_lock(&rdma->lock);
     range->next = rdma->ranges;
     if (rdma->ranges != NULL)
@@ -170,7 +187,84 @@ te_rdma_range *te_rdma_range_open(te_rdma *rdma, const void *address, uint64_t l
     range->is_wanted = true;
     begin(rdma);
     pthread_mutex_unlock(&rdma->lock);
+}
+
+te_rdma_range *te_rdma_range_open(te_rdma *rdma, const void *address, uint64_t length,
+                                  uint64_t ready, te_rdma_use use) {
+    te_rdma_range *range = make(rdma, address, length, ready, use);
+    if (range != NULL)
+        enlist(range);
     return range;
+}
+
+/* Nobody uses it, and it is in no list. */
+static void destroy(te_rdma_range *range) {
+    for (uint32_t i = 0; i < TE_RDMA_NICS_MAX; i++) {
+        slot *slots = atomic_load(&range->slots[i]);
+        for (uint32_t chunk = 0; slots != NULL && chunk < range->chunk_count; chunk++)
+            if (slots[chunk] != NULL)
+                range->rdma->verbs->dereg_mr(slots[chunk]);
+        free((void *)slots);
+    }
+    if (range->descriptor >= 0)
+        close(range->descriptor);
+    free(range);
+}
+
+/* The first of so many NICs that has not registered all of it; NULL: all have. */
+static const te_rdma_nic *refusing(te_rdma_range *range, uint32_t nics, int *problem) {
+    te_rdma *rdma = range->rdma;
+    te_rdma_key key;
+    for (uint32_t i = 0; i < nics; i++) {
+        if (atomic_load(&rdma->nics[i]->is_gone))
+            continue;
+        for (uint32_t chunk = 0; chunk < range->chunk_count; chunk++)
+            if (!te_rdma_range_key(range, rdma->nics[i],
+                                   range->address + chunk * range->chunk_bytes, &key)) {
+                *problem = atomic_load(&range->problems[i]);
+                return rdma->nics[i];
+            }
+    }
+    return NULL;
+}
+
+ms_status te_rdma_range_open_device(te_rdma *rdma, const void *address, uint64_t length,
+                                    const te_device_memory *device, te_rdma_use use,
+                                    te_rdma_range **opened) {
+    if (rdma == NULL || atomic_load(&rdma->nic_count) == 0) {
+        te_error(device->error, "there is no RDMA NIC, and nothing else reaches device memory");
+        return MS_NOT_REGISTERED;
+    }
+    if (rdma->verbs->reg_dmabuf_mr == NULL) {
+        te_error(device->error,
+                 "%s cannot register device memory: libibverbs.so.1 has no ibv_reg_dmabuf_mr",
+                 rdma->nics[0]->name);
+        return MS_NOT_REGISTERED;
+    }
+    te_rdma_range *range = make(rdma, address, length, length, use);
+    if (range == NULL)
+        return MS_NO_MEMORY;
+    range->descriptor_offset = device->offset;
+    range->descriptor = fcntl(device->descriptor, F_DUPFD_CLOEXEC, 0); /* for NICs that come */
+    if (range->descriptor < 0) {
+        te_error(device->error, "the descriptor %d of device memory: %s", device->descriptor,
+                 strerror(errno));
+        destroy(range);
+        return MS_BAD_REQUEST;
+    }
+    int problem = 0;
+    uint32_t nics = atomic_load(&rdma->nic_count); /* one that comes now has its turn below */
+    register_all(range);
+    const te_rdma_nic *nic = refusing(range, nics, &problem);
+    if (nic != NULL) {
+        te_error(device->error, "%s cannot register device memory: %s", nic->name,
+                 strerror(problem != 0 ? problem : ENOMEM));
+        destroy(range);
+        return MS_NOT_REGISTERED;
+    }
+    enlist(range);
+    *opened = range;
+    return MS_OK;
 }
 
 void te_rdma_range_extend(te_rdma_range *range, uint64_t ready) {
@@ -206,14 +300,7 @@ void te_rdma_range_close(te_rdma_range *range) {
     else
         rdma->ranges = range->next;
     pthread_mutex_unlock(&rdma->lock);
-    for (uint32_t i = 0; i < TE_RDMA_NICS_MAX; i++) {
-        slot *slots = atomic_load(&range->slots[i]);
-        for (uint32_t chunk = 0; slots != NULL && chunk < range->chunk_count; chunk++)
-            if (slots[chunk] != NULL)
-                rdma->verbs->dereg_mr(slots[chunk]);
-        free((void *)slots);
-    }
-    free(range);
+    destroy(range);
 }
 
 bool te_rdma_range_key(te_rdma_range *range, const te_rdma_nic *nic, uint64_t address,

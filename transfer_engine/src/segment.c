@@ -33,17 +33,21 @@ void te_segments_close(te_engine *engine) {
 }
 
 /* Registration with the RDMA NICs begins before anybody can ask for it. */
-static void reach_by_rdma(te_segment *segment) {
+static ms_status reach_by_rdma(te_segment *segment) {
     te_rdma *rdma = segment->engine->rdma;
     const te_segment_config *config = &segment->config;
+    bool is_served = segment->engine->config.io_threads > 0;
+    if (config->device != NULL) {
+        return te_rdma_range_open_device(rdma, config->address, config->length, config->device,
+                                         is_served ? TE_RDMA_SERVED : TE_RDMA_OWN, &segment->rdma);
+    }
     /* Whoever wants to be asked before each READ or WRITE is not asked by a NIC.  Words do instead: they are read behind
      * the bytes, and who may write is settled by the queue pair and the SEAL. */
     bool wants_to_be_asked = config->ops.read_begin != NULL || config->ops.write_begin != NULL;
     if (rdma == NULL || (wants_to_be_asked && config->words == NULL && !config->is_read_only)) {
-        return;
+        return MS_OK;
     }
     uint64_t ready = config->ready_bytes == 0 ? config->length : config->ready_bytes;
-    bool is_served = segment->engine->config.io_threads > 0;
     segment->rdma = te_rdma_range_open(rdma, config->address, config->length, ready,
                                        config->is_read_only ? TE_RDMA_SERVED_READING
                                        : is_served          ? TE_RDMA_SERVED
@@ -53,6 +57,7 @@ static void reach_by_rdma(te_segment *segment) {
         segment->rdma_words =
             te_rdma_range_open(rdma, config->words, bytes, bytes, TE_RDMA_SERVED_READING);
     }
+    return MS_OK;
 }
 
 struct te_rdma_range *te_segment_rdma(te_engine *engine, uint32_t number) {
@@ -130,7 +135,8 @@ ms_status te_segment_add(te_engine *engine, const te_segment_config *config) {
     segment->config.words_path = copy_path(config->words_path, &failed);
     status = failed ? MS_NO_MEMORY : MS_OK;
     if (status == MS_OK) {
-        reach_by_rdma(segment);
+        status = reach_by_rdma(segment);
+        segment->config.device = NULL; /* the caller's */
     }
 
     pthread_mutex_lock(&engine->segments_lock);

@@ -104,6 +104,8 @@ void te_registry_set_unix_path(te_registry *registry, const char *path);
 ms_status te_region_hold(te_registry *registry, uint64_t address, uint64_t length, bool is_target,
                          te_region **region);
 void te_region_release(te_region *region);
+/* Whether it lies in registered memory that only NICs reach. */
+bool te_memory_is_device(te_registry *registry, const void *address);
 const char *te_region_location(const te_region *region);
 int32_t te_region_numa_node(const te_region *region); /* -1: not known */
 /* Its registration with the RDMA NICs, while it is held; NULL: none. */

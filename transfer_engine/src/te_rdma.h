@@ -85,6 +85,11 @@ typedef enum te_rdma_use {
 /* Registration begins in the background, as far as the memory is ready.  NULL without memory: it is not used by RDMA. */
 te_rdma_range *te_rdma_range_open(te_rdma *rdma, const void *address, uint64_t length,
                                   uint64_t ready, te_rdma_use use);
+/* Memory that only NICs reach, registered with all of them before it returns.  NOT_REGISTERED: one of them refuses, and
+ * device->error says which. */
+ms_status te_rdma_range_open_device(te_rdma *rdma, const void *address, uint64_t length,
+                                    const te_device_memory *device, te_rdma_use use,
+                                    te_rdma_range **opened);
 void te_rdma_range_extend(te_rdma_range *range, uint64_t ready);
 /* When it returns no NIC can touch the memory. */
 void te_rdma_range_close(te_rdma_range *range);

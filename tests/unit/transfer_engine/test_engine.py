@@ -108,6 +108,25 @@ def test_memory_that_only_a_device_reaches_is_refused(engine: TransferEngine) ->
         libc.munmap(address, 65536)
 
 
+def test_device_memory_needs_a_nic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOONCAKE_STORE_RDMA", "0")
+    descriptor = os.memfd_create("device")
+    try:
+        with TransferEngine() as engine:
+            with pytest.raises(NotRegisteredError, match="there is no RDMA NIC"):
+                engine.register_device_memory(1 << 40, 65536, descriptor, location="cuda:0")
+            with pytest.raises(RequestError, match="agree within a page"):
+                engine.register_device_memory((1 << 40) + 1, 65536, descriptor)
+            with pytest.raises(RequestError, match="no such range"):
+                engine.register_device_memory(1 << 40, 65536, -1)
+            with pytest.raises(RequestError, match="-1 is no address"):
+                engine.register_device_memory(-1, 65536, descriptor)
+            with pytest.raises(NotRegisteredError):
+                engine.unregister_local_memory(1 << 40)
+    finally:
+        os.close(descriptor)
+
+
 def test_read_only_memory_is_a_source_only(engine: TransferEngine, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"source" * 1000)
