@@ -98,9 +98,9 @@ class BlockNames:
                 digests.append(key)
             packed = bytes.fromhex("".join([digest[:_INDEX_HEX] for digest in digests]))
         except (AttributeError, TypeError, ValueError) as error:
-            raise _bad_key(keys) from error
+            raise _bad_key(keys, prefixes) from error
         if len(packed) != 16 * len(digests) or any(len(one) < _INDEX_HEX for one in digests):
-            raise _bad_key(keys)
+            raise _bad_key(keys, prefixes)
         return Blocks(tuple(digests), packed)
 
     def index_key(self, store_key: bytes) -> bytes | None:
@@ -120,11 +120,22 @@ class BlockNames:
         return [prefix + digest for prefix in self.prefixes]
 
 
-def _bad_key(keys: Sequence[str]) -> RequestError:
-    for key in keys:
+def _bad_key(keys: Sequence[str], prefixes: Sequence[str]) -> RequestError:
+    for place, key in enumerate(keys):
         if not isinstance(key, str):
-            return RequestError(f"a block's key is text, not {repr(key)[:80]}")
-    return RequestError(
-        "a block's key is at least 32 hexadecimal digits, alone or behind one of the conductor's "
-        "key prefixes"
-    )
+            return RequestError(f"a block's key is text, not {repr(key)[:80]} (key {place})")
+        digits = next((key[len(one) :] for one in prefixes if key.startswith(one)), key)
+        if not _is_digest(digits):
+            return RequestError(
+                f"a block's key is at least {_INDEX_HEX} hexadecimal digits, alone or behind one "
+                f"of the conductor's key prefixes ({', '.join(prefixes)}), not {repr(key)[:80]} "
+                f"(key {place})"
+            )
+    return RequestError("the keys of blocks are a list of texts")
+
+
+def _is_digest(digits: str) -> bool:
+    try:
+        return len(bytes.fromhex(digits[:_INDEX_HEX])) == _INDEX_HEX // 2
+    except ValueError:
+        return False

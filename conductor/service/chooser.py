@@ -117,7 +117,7 @@ class Chooser:
             return Refusal.of(
                 request,
                 Reason.NO_PREFILL,
-                f"none of {len(self._instances)} instances takes prompts",
+                self._instances.why_nobody(lambda role: role.prefills, "prompts"),
                 self._instances.timeout_s,
             )
         if not self._choose_prefill(tokens, turn):
@@ -180,7 +180,7 @@ class Chooser:
         ):  # fmt: skip
             return Refusal.of(
                 request, Reason.NO_DECODE,
-                f"none of {len(self._instances)} instances takes answers",
+                self._instances.why_nobody(lambda role: role.decodes, "answers"),
                 self._instances.timeout_s, ttft_s=choice.ttft_s,
             )  # fmt: skip
         slot = self._decode.slots[decode.instance]

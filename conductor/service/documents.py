@@ -45,7 +45,7 @@ def parse(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error}", cause=error) from error
     if not isinstance(document, dict):
-        raise RequestError("the body is a JSON object")
+        raise RequestError(f"the body is a JSON object, not {shown(document)}")
     return document
 
 
@@ -119,28 +119,32 @@ def read_request(
         if keys is not None:
             raise RequestError("token_ids or block_keys, not both")
         if not isinstance(token_ids, list) or not token_ids:
-            raise RequestError("token_ids is a list of at least one number")
+            raise RequestError(
+                f"token_ids is a list of at least one number, not {shown(token_ids)}"
+            )
         blocks, num_tokens = names.of_tokens(token_ids), len(token_ids)
         if _number(document, "num_tokens", num_tokens, whole=True) != num_tokens:
             raise RequestError(f"num_tokens is not the number of token_ids, {num_tokens}")
     else:
         if keys is not None and not isinstance(keys, list):
-            raise RequestError("block_keys is a list")
+            raise RequestError(f"block_keys is a list, not {shown(keys)}")
         blocks = names.of_keys(keys) if keys else Blocks((), b"")
+        if "num_tokens" not in document:
+            raise RequestError("num_tokens is missing (with block_keys, if known), or token_ids")
         num_tokens = _number(document, "num_tokens", whole=True)
         if num_tokens is None or num_tokens < 1:
-            raise RequestError("num_tokens is at least 1")
+            raise RequestError(f"num_tokens is at least 1, not {shown(num_tokens)}")
     slo = document.get("slo") or {}
     if not isinstance(slo, dict):
-        raise RequestError("slo is an object with ttft_s and tbt_s")
+        raise RequestError(f"slo is an object with ttft_s and tbt_s, not {shown(slo)}")
     _known(slo, frozenset({"ttft_s", "tbt_s"}))
     for name in ("ttft_s", "tbt_s"):
         wanted = _number(slo, name, None)
         if wanted is not None and wanted <= 0:
-            raise RequestError(f"{name} is above 0")
+            raise RequestError(f"{name} of slo is above 0, not {wanted}")
     output = _number(document, "expected_output_tokens", None)
     if output is not None and not 0 < output < 1e9:
-        raise RequestError("expected_output_tokens is above 0")
+        raise RequestError(f"expected_output_tokens is above 0 and below 1e9, not {output}")
     name = _text(document, "request_id", request_id)
     if not 0 < len(name.encode(errors="replace")) <= REQUEST_ID_BYTES_MAX:
         raise RequestError(f"request_id has 1 to {REQUEST_ID_BYTES_MAX} bytes")
@@ -205,12 +209,12 @@ def read_heartbeat(document: Mapping[str, Any]) -> tuple[int, LoadReport | None]
     _known(document, frozenset({"sequence", "load"}))
     sequence = _number(document, "sequence", whole=True)
     if sequence is None or sequence < 0:
-        raise RequestError("sequence is 0 or more, and grows")
+        raise RequestError(f"sequence is 0 or more, and grows, not {shown(sequence)}")
     load = document.get("load")
     if load is None:
         return sequence, None
     if not isinstance(load, dict):
-        raise RequestError("load is an object")
+        raise RequestError(f"load is an object, not {shown(load)}")
     _known(load, _LOAD)
     return sequence, LoadReport(
         **{name: _number(load, name, None, whole=name != "queue_s") for name in load}
@@ -244,7 +248,7 @@ def read_report(document: Mapping[str, Any]) -> Report:
         raise RequestError(f"event is prefilled, finished or failed, not {shown(event)}")
     tokens = _number(document, "output_tokens", None, whole=True)
     if tokens is not None and not 0 <= tokens < 1e9:
-        raise RequestError("output_tokens is 0 or more")
+        raise RequestError(f"output_tokens is 0 or more, not {tokens}")
     transfer = document.get("transfer")
     if transfer is None:
         return Report(event, tokens)

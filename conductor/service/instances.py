@@ -6,7 +6,8 @@ with it: reports are ordered by numbers of their own, and age from their arrival
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -201,6 +202,26 @@ class Instances:
         if report is not None:
             found.report, found.report_s = report, now_s
         return found, True
+
+    def why_nobody(self, takes: Callable[[Role], bool], what: str) -> str:
+        """Say why no instance is open for something.
+
+        Args:
+            takes: Whether a role takes it.
+            what: How it is called: prompts or answers.
+        """
+        able = [one for one in self if takes(one.role)]
+        if not len(self):
+            return "no instance is registered"
+        if not able:
+            return f"of {len(self)} registered instances none has a role that takes {what}"
+        states = Counter(one.state for one in able)
+        told = {
+            State.SILENT: f"silent for more than {self.timeout_s:g} s",
+            State.DRAINING: "draining",
+        }
+        parts = [f"{states[state]} {words}" for state, words in told.items() if states[state]]
+        return f"of {len(able)} instances that take {what} none is open: {', '.join(parts)}"
 
     def drain(self, name: str) -> Instance:
         """Let an instance get nothing new.

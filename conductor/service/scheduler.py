@@ -455,7 +455,11 @@ class Scheduler:
     def _flight(self, request_id: str) -> Flight:
         found = self.flights.get(request_id)
         if found is None:
-            raise UnknownInstanceError(f"request {request_id!r} is not under way")
+            raise UnknownInstanceError(
+                f"request {request_id!r} is not under way",
+                hint="it was refused, its end was told before, or nobody told of it for long "
+                "(--request-s-max of `conductor`); `conductor explain` knows what became of it",
+            )
         return found
 
     def _begin_decode(self, flight: Flight, now_s: float) -> None:

@@ -55,6 +55,7 @@ def test_refusals_say_why_and_when_to_try_again(conductor: Conductor) -> None:
     status, document, headers = conductor.ask("POST", "/v1/schedule", {"num_tokens": 10})
     assert (status, document["error"]["code"]) == (503, "no_prefill_instance")
     assert int(headers["retry-after"]) >= 1
+    assert document["error"]["message"] == "no instance is registered"
     conductor.register("both", "both")
     wanted = {"num_tokens": 100_000, "slo": {"ttft_s": 0.1}}
     status, document, headers = conductor.ask("POST", "/v1/schedule", wanted)

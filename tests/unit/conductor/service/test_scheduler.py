@@ -487,3 +487,33 @@ def test_the_prefill_pools_load_may_be_its_mean() -> None:
         assert isinstance(found, expected)
         if isinstance(found, Refusal):
             assert found.reason == Reason.TTFT and found.ttft_s == pytest.approx(20.2, abs=0.1)
+
+
+def test_it_says_why_nobody_takes_a_request() -> None:
+    scheduler = scheduler_of()
+    asked = request("a", prompt(1, 2))
+
+    def told(now_s: float = 0.0) -> str:
+        return refused(scheduler.schedule(asked, now_s)).message
+
+    assert told() == "no instance is registered"
+    scheduler.register("d0", Role.DECODE, "", "", 1, 0.0)
+    assert told() == "of 1 registered instances none has a role that takes prompts"
+    for name in ("p0", "p1", "p2"):
+        scheduler.register(name, Role.PREFILL, "", "", 1, 0.0)
+    scheduler.drain("p2")
+    for name in ("p2", "d0"):
+        scheduler.heartbeat(name, 1, None, 9.0)
+    scheduler.sweep(10.0)
+    assert told(10.0) == (
+        "of 3 instances that take prompts none is open: 2 silent for more than 5 s, 1 draining"
+    )
+    scheduler.heartbeat("p0", 2, None, 10.0)
+    scheduler.drain("d0")
+    assert told(10.0) == "of 1 instances that take answers none is open: 1 draining"
+
+
+def test_an_unknown_request_is_not_told_to_register_an_instance() -> None:
+    with pytest.raises(UnknownInstanceError) as caught:
+        scheduler_of().finished("a", 1, 0.0)
+    assert "conductor explain" in caught.value.hint
