@@ -26,7 +26,14 @@ struct cl_pins {
     cl_pin *slots; /* open addressing, linear probing; at most 2/3 used */
     size_t capacity, count;
     size_t promised; /* slots that calls under way may need */
+    /* What spares the keeper a walk over all slots at each tick. */
+    int64_t ends_ns;  /* no pin that is certain ends before */
+    int64_t rests_ns; /* nor are those that have ended looked for */
+    uint64_t
+        settled_session; /* there was nothing to be stated in it, and nothing has come since; 0: perhaps there is */
 };
+
+#define REST_NS_PER_SLOT 1000 /* after a walk, which takes some nanoseconds a slot */
 
 static bool is_empty(const cl_pin *pin) { return pin->held + pin->owed == 0 && !pin->is_unsure; }
 
@@ -56,15 +63,27 @@ static cl_pin *insert(cl_pins *pins, cl_pin pin) {
 
 static void take_out(cl_pins *pins, cl_pin *pin);
 
+/* It counts for ends_ns from now on. */
+static void note_end(cl_pins *pins, const cl_pin *pin) {
+    if (!is_empty(pin) && !pin->is_unsure && pin->deadline_ns < pins->ends_ns)
+        pins->ends_ns = pin->deadline_ns;
+}
+
 /* The master has ended them, too. */
 static void forget_expired(cl_pins *pins, int64_t now_ns) {
+    if (now_ns < pins->ends_ns || now_ns < pins->rests_ns)
+        return;
+    pins->ends_ns = INT64_MAX;
     for (size_t at = 0; at < pins->capacity;) {
         cl_pin *pin = &pins->slots[at];
-        if (!is_empty(pin) && !pin->is_unsure && pin->deadline_ns <= now_ns)
+        if (!is_empty(pin) && !pin->is_unsure && pin->deadline_ns <= now_ns) {
             take_out(pins, pin); /* another one may lie here now, or nothing at all */
-        else
+        } else {
+            note_end(pins, pin);
             at++;
+        }
     }
+    pins->rests_ns = now_ns + (int64_t)pins->capacity * REST_NS_PER_SLOT;
 }
 
 /* Room for so many more than there are and were promised. */
@@ -76,7 +95,9 @@ static bool reserve(cl_pins *pins, size_t count) {
         capacity *= 2;
     if (capacity == pins->capacity)
         return true;
-    cl_pins larger = {.capacity = capacity, .promised = pins->promised};
+    cl_pins larger = *pins;
+    larger.capacity = capacity;
+    larger.count = 0;
     larger.slots = calloc(larger.capacity, sizeof *larger.slots);
     if (larger.slots == NULL)
         return false;
@@ -198,6 +219,12 @@ void cl_pins_call_end(cl_client *client, cl_pins_call *call) {
         pthread_rwlock_unlock(&client->pins_calls);
 }
 
+/* It may be something to be stated. */
+static void note_open(cl_pins *pins, const cl_pin *pin) {
+    if (pin->is_unsure || pin->owed != 0)
+        pins->settled_session = 0;
+}
+
 /* What is known of a key, as it is in this session; NULL: nothing. */
 static cl_pin *known(cl_client *client, ms_hash hash) {
     cl_pin *pin = find(client->pins, hash);
@@ -223,6 +250,8 @@ void cl_pins_add(cl_client *client, const cl_pins_call *call, ms_hash hash, uint
         pin->deadline_ns = deadline_ns;
     pin->held++;
     pin->is_unsure |= !is_same_session(client, call);
+    note_end(client->pins, pin);
+    note_open(client->pins, pin);
     pthread_mutex_unlock(&client->pins_lock);
 }
 
@@ -248,6 +277,7 @@ bool cl_pins_drop(cl_client *client, const cl_pins_call *call, ms_hash hash, boo
         } else {
             pin->held = 0; /* they have ended, at their deadline */
         }
+        note_open(client->pins, pin);
         take_out_empty(client->pins, pin);
     }
     pthread_mutex_unlock(&client->pins_lock);
@@ -264,8 +294,10 @@ bool cl_pins_unheard(cl_client *client, const cl_pins_call *call, ms_hash hash, 
     is_known = is_unpin && pin != NULL && pin->held + pin->owed != 0;
     if (is_known)
         (*(pin->held != 0 ? &pin->held : &pin->owed))--;
-    if (call->is_begun || is_known) /* else nobody has sent anything */
+    if (call->is_begun || is_known) { /* else nobody has sent anything */
         pin->is_unsure = true;
+        note_open(client->pins, pin);
+    }
     pthread_mutex_unlock(&client->pins_lock);
     return is_known;
 }
@@ -290,9 +322,12 @@ static bool is_any_open(cl_client *client) {
     uint64_t session = atomic_load(&client->session);
     bool is_any = false;
     pthread_mutex_lock(&client->pins_lock);
-    const cl_pins *pins = client->pins;
-    for (size_t at = 0; !is_any && at < pins->capacity; at++)
-        is_any = is_open(&pins->slots[at], session);
+    cl_pins *pins = client->pins;
+    if (session == 0 || pins->settled_session != session) {
+        for (size_t at = 0; !is_any && at < pins->capacity; at++)
+            is_any = is_open(&pins->slots[at], session);
+        pins->settled_session = is_any ? 0 : session;
+    }
     pthread_mutex_unlock(&client->pins_lock);
     return is_any;
 }
@@ -330,6 +365,7 @@ static void take_answer(cl_client *client, const ms_pins_item *item, ms_status s
     pin->held = status == MS_OK ? pin->held + pin->owed : 0; /* the object is gone, and its pins */
     pin->owed = 0;
     pin->is_unsure = status == MS_OK && !is_same;
+    note_end(client->pins, pin);
     take_out_empty(client->pins, pin);
 }
 

@@ -57,13 +57,15 @@ static void begin(cl_pins_call *call) {
     assert(cl_pins_call_begin(&client, call, 1, "test", te_now_ns() + NS_PER_S, NULL) == MS_OK);
 }
 
-static void pin(void) {
+static void pin_for(uint32_t deadline_ms) {
     cl_pins_call call;
     begin(&call);
     counted++;
-    cl_pins_add(&client, &call, key, 0);
+    cl_pins_add(&client, &call, key, deadline_ms);
     cl_pins_call_end(&client, &call);
 }
+
+static void pin(void) { pin_for(0); }
 
 /* Whether it was one of this client's pins. */
 static bool unpin(void) {
@@ -122,7 +124,108 @@ static void test_a_long_call_does_not_stop_the_keeper(void) {
     cl_pins_close(&client);
 }
 
+static void wait_for_the_end_of_pins(void) {
+    int64_t until_ns = te_now_ns() + 30 * NS_PER_S;
+    while (cl_pins_any(&client)) {
+        assert(te_now_ns() < until_ns);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+/* Whatever has been looked at before: pins end, one after the other, and later ones too. */
+static void test_pins_that_have_ended_are_forgotten(void) {
+    open_client();
+    pin_for(1);
+    wait_for_the_end_of_pins();
+    assert(!cl_pins_any(&client));
+    pin_for(200000);
+    assert(cl_pins_any(&client));
+    cl_pins_call call;
+    begin(&call);
+    cl_pins_add(&client, &call, (ms_hash){.low = 3, .high = 4}, 2);
+    cl_pins_call_end(&client, &call);
+    assert(cl_pins_any(&client));
+    assert(unpin());
+    wait_for_the_end_of_pins();
+    cl_pins_close(&client);
+}
+
+/* One that was not certain ends as others do when it is. */
+static void test_a_pin_that_has_become_certain_ends(void) {
+    open_client();
+    pin_for(300);
+    cl_pins_call call;
+    begin(&call);
+    cl_pins_unheard(&client, &call, key, false);
+    cl_pins_add(&client, &call, (ms_hash){.low = 3, .high = 4}, 1);
+    cl_pins_call_end(&client, &call);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    assert(cl_pins_any(&client)); /* the other one has ended */
+    cl_pins_settle(&client);
+    assert(stated == 1);
+    wait_for_the_end_of_pins();
+    cl_pins_close(&client);
+}
+
+/* That there was nothing to be stated does not hide what comes later. */
+static void test_what_comes_later_is_stated_too(void) {
+    open_client();
+    pin();
+    cl_pins_settle(&client);
+    cl_pins_settle(&client);
+    assert(stated == 0);
+    cl_pins_call call;
+    begin(&call);
+    cl_pins_unheard(&client, &call, key, false);
+    cl_pins_call_end(&client, &call);
+    cl_pins_settle(&client);
+    assert(stated == 1);
+    cl_pins_settle(&client);
+    assert(stated == 1);
+    begin(&call);
+    atomic_store(&client.session, 2);
+    cl_pins_add(&client, &call, key, 0); /* in which of both sessions it was is not known */
+    cl_pins_call_end(&client, &call);
+    cl_pins_settle(&client);
+    assert(stated == 2);
+    atomic_store(&client.session, 3);
+    cl_pins_settle(&client);
+    assert(stated == 3);
+    cl_pins_settle(&client);
+    assert(stated == 3);
+    cl_pins_close(&client);
+}
+
+/* Calls that began in the session before: in which of both they were counted is not known. */
+static void test_calls_of_an_earlier_session_are_stated_too(void) {
+    cl_pins_call early, late;
+    open_client();
+    begin(&early);
+    begin(&late);
+    atomic_store(&client.session, 2);
+    cl_pins_settle(&client);
+    cl_pins_add(&client, &early, key, 0);
+    cl_pins_call_end(&client, &early);
+    cl_pins_call_end(&client, &late);
+    cl_pins_settle(&client);
+    assert(stated == 1);
+    pin();
+    begin(&late);
+    late.session = 1;
+    cl_pins_settle(&client);
+    assert(stated == 1);
+    assert(!cl_pins_drop(&client, &late, key, true));
+    cl_pins_call_end(&client, &late);
+    cl_pins_settle(&client);
+    assert(stated == 2);
+    cl_pins_close(&client);
+}
+
 int main(void) {
+    test_calls_of_an_earlier_session_are_stated_too();
+    test_pins_that_have_ended_are_forgotten();
+    test_a_pin_that_has_become_certain_ends();
+    test_what_comes_later_is_stated_too();
     test_an_unpin_stays_when_the_answer_to_pins_is_lost();
     test_a_long_call_does_not_stop_the_keeper();
     return 0;
