@@ -430,7 +430,8 @@ def _what_to_change(one: OutOfReach, config: SimConfig, target: float) -> str:
     type=click.Path(path_type=Path),
     default=Path("."),
     metavar="FOLDER",
-    help="with conversation_trace.jsonl and synthetic_trace.jsonl, plain or .xz",
+    help="with conversation_trace.jsonl and synthetic_trace.jsonl, plain or .xz; "
+    "mooncake_trace.jsonl (the arXiv paper's) too, if it is there",
 )
 @click.option(
     "--cluster",
@@ -457,8 +458,8 @@ def figures(
 ) -> int:  # fmt: skip
     """Repeat the papers' figures and tables, beside the published numbers.
 
-    Without names all of them: policies, cache, global, coupled, hot, bandwidth, split, overload,
-    pipeline, layers, ablation.
+    Without names all of them: policies, arxiv, cache, eviction, work, global, coupled, hot,
+    bandwidth, split, overload, pipeline, layers, ablation.
 
     \b
     mooncake-store sim figures --traces FAST25-release/traces

@@ -18,12 +18,18 @@ from mooncake_store.conductor.layerwise import layer_times
 from mooncake_store.conductor.pipeline import balanced_chunks, equal_chunks, pipeline_times
 from mooncake_store.conductor.prefill_time import LLAMA3_70B_A800
 from mooncake_store.conductor.report import Report, report
-from mooncake_store.conductor.sim_config import ADMISSIONS, SimConfig, with_policy
+from mooncake_store.conductor.sim_config import (
+    ADMISSIONS,
+    EVICTIONS,
+    ClusterConfig,
+    SimConfig,
+    with_policy,
+)
 from mooncake_store.conductor.simulation import Outcome, simulate
 from mooncake_store.conductor.trace import Trace, load_trace
 from mooncake_store.errors import ConfigError
 
-__all__ = ["FIGURES", "Chart", "Figure", "Traces", "lru_hit_blocks"]
+__all__ = ["FIGURES", "Chart", "Figure", "Traces", "hit_blocks", "lru_hit_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +76,33 @@ class Traces:
     """The published traces in a folder, each read once.
 
     Args:
-        folder: With `conversation_trace.jsonl` and `synthetic_trace.jsonl`, or both as .xz.
+        folder: With `conversation_trace.jsonl` and `synthetic_trace.jsonl`, or both as .xz; the
+            arXiv paper's `mooncake_trace.jsonl` is used where it is there.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._loaded: dict[str, Trace] = {}
 
+    def _path(self, name: str) -> Path | None:
+        paths = [self._folder / f"{name}_trace.jsonl{end}" for end in ("", ".xz")]
+        return next((path for path in paths if path.exists()), None)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the folder has it."""
+        return self._path(name) is not None
+
     def __getitem__(self, name: str) -> Trace:
-        """Return "conversation" or "synthetic".
+        """Return "conversation", "synthetic" or "mooncake".
 
         Raises:
             ConfigError: It is not in the folder.
         """
         if name not in self._loaded:
-            paths = [self._folder / f"{name}_trace.jsonl{end}" for end in ("", ".xz")]
-            found = next((path for path in paths if path.exists()), None)
+            found = self._path(name)
             if found is None:
                 raise ConfigError(
-                    f"{paths[0]} is missing (plain or .xz)",
+                    f"{self._folder / name}_trace.jsonl is missing (plain or .xz)",
                     hint="FAST25-release/traces of github.com/kvcache-ai/Mooncake has them",
                 )
             self._loaded[name] = load_trace(found)
@@ -191,6 +205,188 @@ def lru_hit_blocks(trace: Trace, capacity_blocks: int) -> float:
         while len(cache) > capacity_blocks:
             cache.popitem(last=False)
     return hits / len(trace.blocks)
+
+
+def hit_blocks(trace: Trace, eviction: str, capacity_blocks: int) -> float:
+    """Return the share of whole blocks that the simulator's cache hits: the sequence alone.
+
+    One prefill node, and each request comes when the one before it has ended.
+
+    Args:
+        trace: What is asked for.
+        eviction: One of `EVICTIONS`.
+        capacity_blocks: Of the cache; 0: without bound.
+    """
+    count = len(trace)
+    apart = replace(
+        trace, arrival_s=array("d", [1e4 * i for i in range(count)]), output=array("I", [1] * count)
+    )
+    block = trace.block_tokens
+    plain = with_policy(SimConfig(), "local", eviction=eviction)
+    config = replace(
+        plain,
+        cluster=ClusterConfig(
+            prefill_nodes=1, decode_nodes=1, block_tokens=block,
+            cache_tokens=capacity_blocks * block,
+        ),
+        replay=replace(plain.replay, sample_s=0, top_keys=0),
+    )  # fmt: skip
+    return _run(apart, config).hit_blocks
+
+
+_TABLE_1 = {
+    0: (0.51, 0.51, 0.51),
+    100_000: (0.51, 0.51, 0.50),
+    50_000: (0.50, 0.49, 0.48),
+    30_000: (0.48, 0.43, 0.42),
+    10_000: (0.40, 0.35, 0.35),
+    1_000: (0.30, 0.30, 0.30),
+}
+"""A table 1: hits of LRU, LFU and LengthAware by blocks, 0 for no bound; of the arXiv trace."""
+
+
+def _evictions(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    rows = []
+    for name in ("mooncake", "conversation", "synthetic"):
+        if name == "mooncake" and name not in traces:
+            continue
+        most = 0.0
+        for capacity, published in _TABLE_1.items():
+            shown = f"{capacity:,}" if capacity else "no bound"
+            tell(f"{name} {shown}")
+            found = [hit_blocks(traces[name], eviction, capacity) for eviction in EVICTIONS]
+            most = most or found[0]
+            rows.append(
+                [
+                    name,
+                    shown,
+                    *(f"{hit:.1%} ({hit / most if most else 0:.2f})" for hit in found),
+                    *(f"{hit:.0%} ({hit / 0.51:.2f})" for hit in published),
+                ]
+            )
+    return Figure(
+        "A table 1: hits of one cache by eviction and size, whole blocks of 512 tokens, and over "
+        "those without bound (published: of the arXiv trace, mooncake_trace.jsonl)",
+        [
+            "TRACE",
+            "BLOCKS",
+            *(eviction.upper() for eviction in EVICTIONS),
+            "PUBLISHED LRU",
+            "PUBLISHED LFU",
+            "PUBLISHED LENGTH-AWARE",
+        ],
+        rows,
+        (
+            Chart(
+                "hits (% of blocks)",
+                1,
+                {
+                    "lru": 2,
+                    "lfu": 3,
+                    "length-aware-tail": 4,
+                    "length-aware-head": 5,
+                    "lru, published": 6,
+                    "lfu, published": 7,
+                    "length-aware-tail, published": 8,
+                },
+                (0,),
+            ),
+        ),
+    )
+
+
+def _arxiv(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    published = {"random": 92.07, "least-load": 60.41, "local": 14.36, "global": 6.26}
+    rows = []
+    replays = [("mooncake", 1.0)] if "mooncake" in traces else []
+    for name, speed in (*replays, *product(("conversation", "synthetic"), (1.0, 2.0))):
+        found: dict[str, tuple[float, float, float]] = {}
+        for policy in (*published, "ours"):
+            tell(f"{name} {speed:g}x, {policy}")
+            config = _config(base, policy, speed=speed)
+            replay = simulate(traces[name], config)
+            one, ttft = report(replay), replay.column(Outcome.TTFT)
+            within = sum(value <= config.slo.ttft_s for value in ttft) / len(ttft)
+            found[policy] = one.ttft_s.mean, within, one.ttft_s.max
+        best = found["global"][0]
+        for policy, (mean, within, most) in found.items():
+            paper = published.get(policy)
+            rows.append(
+                [
+                    f"{name} {base.replay.speed * speed:g}x",
+                    policy,
+                    f"{mean:.2f} s",
+                    f"{mean / best:.2f}",
+                    f"{paper:.2f} s" if paper else "-",
+                    f"{paper / published['global']:.2f}" if paper else "-",
+                    f"{within:.1%}",
+                    f"{most:.1f} s",
+                ]
+            )
+    return Figure(
+        f"A figure 8: mean TTFT by policy, {_nodes(base)} (published: of the arXiv trace at 1x, "
+        "mooncake_trace.jsonl; only the last keeps its box plot below the SLO)",
+        [
+            "TRACE",
+            "POLICY",
+            "MEAN TTFT",
+            "/ GLOBAL",
+            "PUBLISHED",
+            "/ GLOBAL",
+            "WITHIN THE TTFT",
+            "MOST",
+        ],
+        rows,
+        (Chart("mean TTFT (s)", 1, {"here": 2, "published": 4}, (0,), is_bars=True, is_log=True),),
+    )
+
+
+def _node_seconds(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
+    both: dict[str, Any] = {
+        "prefill_nodes": 16, "decode_nodes": 16, "group_nodes": 1, "coupled": True,
+    }  # fmt: skip
+    on_device = base.cluster.decode_capacity_tokens
+    kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("8P+8D, global", "global", {"prefill_nodes": 8, "decode_nodes": 8}),
+        (
+            "16 coupled, no cache",
+            "least-load",
+            {**both, "cache_tokens": base.cluster.block_tokens},
+        ),
+        ("16 coupled, own cache", "least-load", {**both, "cache_tokens": on_device}),
+        ("16 coupled, own cache, local", "local", {**both, "cache_tokens": on_device}),
+    )
+    published = {
+        "conversation": (1.06, (1.0, 1.56, 1.43, None), 1.90),
+        "synthetic": (0.73, (1.0, 2.76, 2.59, None), 3.33),
+    }
+    rows = []
+    for name, (mooncake, factors, chunked) in published.items():
+        first = 0.0
+        for (kind, policy, nodes), factor in zip(kinds, factors, strict=True):
+            tell(f"{name} {kind}")
+            one = _run(traces[name], _config(base, policy, **nodes))
+            first = first or one.prefill_gpu_s_per_request
+            rows.append(
+                [
+                    name,
+                    kind,
+                    f"{one.prefill_gpu_s_per_request:.2f} s",
+                    f"{one.prefill_gpu_s_per_request / first:.2f}",
+                    f"{mooncake * factor:.2f} s" if factor else "-",
+                    f"{factor:.2f}" if factor else "-",
+                    f"{one.hit_tokens:.1%}",
+                ]
+            )
+        paper = [f"{mooncake * chunked:.2f} s", f"{chunked:.2f}"]
+        rows.append([name, "chunked prefill: not modelled", "-", "-", *paper, "-"])
+    return Figure(
+        "F figure 8: prefill node seconds a request on 16 nodes (published: Mooncake, vLLM, vLLM "
+        f"with prefix caching; own cache: {on_device:,} tokens of a node's device)",
+        ["TRACE", "NODES", "NODE S A REQUEST", "/ FIRST", "PUBLISHED", "/ FIRST", "HIT TOKENS"],
+        rows,
+        (Chart("prefill (node s a request)", 1, {"here": 2, "published": 4}, (0,), is_bars=True),),
+    )
 
 
 def _capacity_of_cache(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
@@ -625,7 +821,10 @@ def _ablation(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> F
 
 FIGURES: dict[str, Callable[[Traces, SimConfig, Callable[[str], None]], Figure]] = {
     "policies": _mean_ttft,
+    "arxiv": _arxiv,
     "cache": _capacity_of_cache,
+    "eviction": _evictions,
+    "work": _node_seconds,
     "global": _local_and_global,
     "coupled": _coupled,
     "hot": _hot_blocks,

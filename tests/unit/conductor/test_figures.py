@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mooncake_store.cli.trace_file import SAMPLE
-from mooncake_store.conductor.figures import FIGURES, Traces, lru_hit_blocks
+from mooncake_store.conductor.figures import FIGURES, Traces, hit_blocks, lru_hit_blocks
 from mooncake_store.conductor.plots import series
-from mooncake_store.conductor.sim_config import SimConfig
+from mooncake_store.conductor.sim_config import EVICTIONS, SimConfig
 from mooncake_store.conductor.trace import Trace, load_trace
 
 
@@ -47,7 +47,34 @@ def test_hits_grow_with_the_cache_and_none_are_without_one(sample: Trace) -> Non
     assert found[-1] > found[1]
 
 
-@pytest.mark.parametrize("name", ["policies", "global", "split", "overload"])
+def test_each_eviction_hits_by_its_own_rule(sample: Trace) -> None:
+    capacities = (0, 3000, 1000, 300)
+    found = {
+        eviction: [hit_blocks(sample, eviction, capacity) for capacity in capacities]
+        for eviction in EVICTIONS
+    }
+    everything = lru_hit_blocks(sample, 1 << 30)
+    for hits in found.values():
+        assert hits[0] == everything
+        assert hits == sorted(hits, reverse=True)
+    for capacity, hit in zip(capacities[1:], found["lru"][1:], strict=True):
+        assert hit == lru_hit_blocks(sample, capacity)
+    assert len({tuple(hits) for hits in found.values()}) == len(EVICTIONS)
+
+
+def test_the_arxiv_papers_trace_is_used_where_it_is(traces: Traces, tmp_path: Path) -> None:
+    names = [row[0] for row in FIGURES["eviction"](traces, SimConfig(), lambda step: None).rows]
+    assert set(names) == {"conversation", "synthetic"}
+    for name in ("conversation", "synthetic", "mooncake"):
+        shutil.copy(SAMPLE, tmp_path / f"{name}_trace{''.join(SAMPLE.suffixes)}")
+    with_it = Traces(tmp_path)
+    for figure, first in (("eviction", "mooncake"), ("arxiv", "mooncake 1x")):
+        rows = FIGURES[figure](with_it, SimConfig(), lambda step: None).rows
+        assert rows[0][0] == first
+        assert len({len(row) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("name", ["policies", "global", "split", "overload", "work"])
 def test_every_figure_fills_its_columns(traces: Traces, name: str) -> None:
     found = FIGURES[name](traces, SimConfig(), lambda step: None)
     assert found.rows
@@ -73,7 +100,7 @@ def test_figures_obey_the_speed_that_is_set(traces: Traces) -> None:
 
 
 def test_every_charts_columns_have_numbers(traces: Traces) -> None:
-    for name in ("policies", "pipeline", "layers", "cache"):
+    for name in ("policies", "pipeline", "layers", "cache", "arxiv", "eviction", "work"):
         figure = FIGURES[name](traces, SimConfig(), lambda step: None)
         assert figure.charts
         for chart in figure.charts:
