@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -407,6 +408,63 @@ def test_the_published_order_of_policies(sample: Trace) -> None:
         for policy in ("random", "least-load", "local", "global", "ours")
     ]
     assert means == sorted(means, reverse=True)
+
+
+def conversations(seed: int, *, requests: int = 600) -> Trace:
+    """Talks that go on after a minute or more, and begin with the same four blocks."""
+    draw = random.Random(seed)
+    made: list[tuple[float, int, int, list[int]]] = []
+    talks: list[list[int]] = []
+    last_s: list[float] = []
+    now_s, blocks = 0.0, 4
+    while len(made) < requests:
+        now_s += draw.expovariate(2.2)
+        idle = [i for i, talk in enumerate(talks) if len(talk) < 250 and last_s[i] < now_s - 60]
+        if idle and draw.random() < 0.7:
+            chosen = draw.choice(idle)
+        else:
+            chosen = len(talks)
+            talks.append(list(range(4)))
+            last_s.append(now_s)
+        last_s[chosen] = now_s
+        more = min(int(draw.lognormvariate(2.3, 0.9)) + 1, 120)
+        talk = talks[chosen]
+        talk.extend(range(blocks, blocks + more))
+        blocks += more
+        tokens = len(talk) * BLOCK + draw.randrange(1, BLOCK)
+        made.append((now_s, tokens, draw.randrange(20, 500), list(talk)))
+    return make(made)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_order_and_hits_of_policies_over_seeds_speeds_and_caches(seed: int) -> None:
+    """As published, where the caches hold what is asked for again: copies then displace nothing."""
+    trace = conversations(seed)
+    for speed in (1.0, 1.5, 2.0):
+        for cache_tokens in (3_000_000, 6_000_000, 0):
+            found = {
+                policy: report(
+                    simulate(
+                        trace, configure(policy, speed=speed, cache_tokens=cache_tokens, seed=seed)
+                    )
+                )
+                for policy in ("random", "least-load", "local", "global")
+            }
+            means = [one.ttft_s.mean for one in found.values()]
+            told = f"seed {seed}, {speed:g}x, caches of {cache_tokens} tokens: {means}"
+            assert means == sorted(means, reverse=True), told
+            local, everywhere = found["local"].hit_tokens, found["global"].hit_tokens
+            told = f"{told}: local hits {local}, global {everywhere}"
+            assert found["global"].hit_tokens_max >= everywhere >= local > 0, told
+
+
+def test_copies_into_caches_that_are_too_small_cost_hits() -> None:
+    """Where hit(global) >= hit(local) ends: what is fetched displaces what is asked for again."""
+    local, everywhere = (
+        report(simulate(conversations(4), configure(policy, speed=2.0, cache_tokens=300_000)))
+        for policy in ("local", "global")
+    )
+    assert everywhere.hit_tokens < local.hit_tokens
 
 
 def test_a_refused_request_changes_nothing(sample: Trace) -> None:
