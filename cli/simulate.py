@@ -337,6 +337,11 @@ def size(
     from mooncake_store.conductor.trace import load_trace
 
     config = read_config(cluster, settings, policy=policy, speed=speed, seed=seed)
+    if not 0 < target <= 1:
+        raise ConfigError(
+            f"--target is a share above 0 and at most 1, not {target}",
+            hint="0.99: so many of the requests meet both SLOs",
+        )
     try:
         tokens = tuple(int(part) for part in _names(caches))
     except ValueError as error:

@@ -42,15 +42,15 @@ def read_config(cluster: Path | None, settings: tuple[str, ...], **flags: Any) -
     """
     from mooncake_store.conductor.sim_config import TABLES, SimConfig
 
-    tables: dict[str, dict[str, Any]] = dict(_changes(settings))
-    unknown = sorted(set(tables) - set(TABLES))
-    if unknown:
-        raise ConfigError(f"--set: there is no table {unknown[0]!r}: {', '.join(TABLES)}")
-    for name, value in flags.items():
-        table = "scheduler" if name in ("policy", "admission") else "replay"
-        if value is not None:
-            tables[table] = {**tables.get(table, {}), name: value}
     try:
+        tables: dict[str, dict[str, Any]] = dict(_changes(settings))
+        unknown = sorted(set(tables) - set(TABLES))
+        if unknown:
+            raise ConfigError(f"--set: there is no table {unknown[0]!r}: {', '.join(TABLES)}")
+        for name, value in flags.items():
+            table = "scheduler" if name in ("policy", "admission") else "replay"
+            if value is not None:
+                tables[table] = {**tables.get(table, {}), name: value}
         own = {name: f"--{name}" for name, value in flags.items() if value is not None}
         return SimConfig.read(cluster, tables, own)
     except ConfigError as error:

@@ -121,7 +121,10 @@ def test_settings_are_a_file_that_is_read_back(
         (["run", "--limit", "99999999999999999999"], "limit"),
         (["size", "--caches", "99999999999999999999"], "--caches"),
         (["compare", "--admissions", "nobody"], "nobody"),
-        (["size", "--target", "2"], "share"),
+        (["size", "--target", "2"], "error: --target is a share above 0 and at most 1, not 2.0"),
+        (["size", "--target", "nan"], "error: --target"),
+        (["run", "--set", "a.b"], "mooncake-store sim settings"),
+        (["run", "--set", "a.b=1"], "mooncake-store sim settings"),
         (["size", "--caches", "much"], "whole numbers"),
     ],
 )
