@@ -344,8 +344,10 @@ static uint32_t collect(cl_client *client, size_t *at, ms_pins_item *items) {
         if (!is_open(pin, session))
             continue;
         move_on(pin, session);
-        if (pin->deadline_ns <= now_ns) /* the master has ended them, too */
+        if (pin->deadline_ns <= now_ns) { /* the master has ended them, too */
             pin->held = pin->owed = 0;
+            pin->is_unsure = true; /* not empty: it keeps its slot until that is answered */
+        }
         int64_t left_ms = (pin->deadline_ns - now_ns) / 1000000 + 1;
         left_ms = left_ms < 1 ? 1 : left_ms > UINT32_MAX ? UINT32_MAX : left_ms;
         items[count++] =

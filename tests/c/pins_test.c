@@ -221,10 +221,26 @@ static void test_calls_of_an_earlier_session_are_stated_too(void) {
     cl_pins_close(&client);
 }
 
+/* A keeper that was held up states a pin that has ended since it looked; a hole in its slot would hide others. */
+static void test_a_pin_that_ends_before_it_is_stated_is_forgotten(void) {
+    open_client();
+    pin_for(20);
+    assert(cl_pins_any(&client));
+    atomic_store(&client.session, 2);
+    nanosleep(&(struct timespec){.tv_nsec = 40000000}, NULL);
+    cl_pins_settle(&client);
+    assert(stated == 1 && counted == 0);
+    assert(!cl_pins_any(&client));
+    cl_pins_settle(&client);
+    assert(stated == 1);
+    cl_pins_close(&client);
+}
+
 int main(void) {
     test_calls_of_an_earlier_session_are_stated_too();
     test_pins_that_have_ended_are_forgotten();
     test_a_pin_that_has_become_certain_ends();
+    test_a_pin_that_ends_before_it_is_stated_is_forgotten();
     test_what_comes_later_is_stated_too();
     test_an_unpin_stays_when_the_answer_to_pins_is_lost();
     test_a_long_call_does_not_stop_the_keeper();
