@@ -33,6 +33,7 @@ struct te_region {
     uint64_t address, length;
     uint32_t segment;
     bool is_writable, is_device;
+    bool is_ready; /* its segment is served; under the registry's lock */
     char location[TE_LOCATION_BYTES];
     int32_t numa_node; /* -1: not known */
     _Atomic uint32_t users;
@@ -234,6 +235,24 @@ static void take_out(te_registry *registry, uint32_t index) {
             (registry->count - index) * sizeof *registry->regions);
 }
 
+/* The last step of registering: until it has succeeded nobody can hold or unregister the region. */
+static ms_status serve(te_engine *engine, te_region *region, const te_segment_config *config) {
+    te_registry *registry = engine->registry;
+    ms_status status = te_segment_add(engine, config);
+    struct te_rdma_range *rdma = status == MS_OK ? te_segment_rdma(engine, region->segment) : NULL;
+    pthread_rwlock_wrlock(&registry->lock);
+    region->rdma = rdma;
+    region->is_ready = status == MS_OK;
+    if (status != MS_OK) {
+        take_out(registry, position(registry, region->address));
+    }
+    pthread_rwlock_unlock(&registry->lock);
+    if (status != MS_OK) {
+        region_free(region);
+    }
+    return status;
+}
+
 ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length,
                                    const char *location) {
     te_registry *registry = engine->registry;
@@ -280,16 +299,7 @@ ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t
     if (!is_writable)
         config.ops.write_begin = refuse_write;
     config.is_read_only = !is_writable;
-    status = te_segment_add(engine, &config);
-    if (status == MS_OK) {
-        region->rdma = te_segment_rdma(engine, region->segment);
-    } else {
-        pthread_rwlock_wrlock(&registry->lock);
-        take_out(registry, position(registry, address));
-        pthread_rwlock_unlock(&registry->lock);
-        region_free(region);
-    }
-    return status;
+    return serve(engine, region, &config);
 }
 
 static ms_status refuse_device_read(void *context, void *peer_context, const ms_read_item *item) {
@@ -347,16 +357,7 @@ ms_status te_register_device_memory(te_engine *engine, uint64_t address, uint64_
         .incarnation = registry->incarnation,
         .ops = {.read_begin = refuse_device_read, .write_begin = refuse_device_write},
         .device = &device};
-    status = te_segment_add(engine, &config);
-    if (status == MS_OK) {
-        region->rdma = te_segment_rdma(engine, region->segment);
-    } else {
-        pthread_rwlock_wrlock(&registry->lock);
-        take_out(registry, position(registry, address));
-        pthread_rwlock_unlock(&registry->lock);
-        region_free(region);
-    }
-    return status;
+    return serve(engine, region, &config);
 }
 
 bool te_memory_is_device(te_registry *registry, const void *address) {
@@ -381,7 +382,8 @@ ms_status te_unregister_local_memory(te_engine *engine, uint64_t address) {
     uint32_t at = position(registry, address);
     if (at == registry->count || registry->regions[at]->address != address) {
         status = MS_NOT_REGISTERED;
-    } else if (atomic_load_explicit(&registry->regions[at]->users, memory_order_acquire) != 0) {
+    } else if (!registry->regions[at]->is_ready ||
+               atomic_load_explicit(&registry->regions[at]->users, memory_order_acquire) != 0) {
         status = MS_BUSY;
     } else {
         region = registry->regions[at];
@@ -404,7 +406,7 @@ ms_status te_region_hold(te_registry *registry, uint64_t address, uint64_t lengt
     pthread_rwlock_rdlock(&registry->lock);
     uint32_t at = position(registry, address);
     te_region *region = at < registry->count ? registry->regions[at] : NULL;
-    if (region != NULL && region->address <= address) {
+    if (region != NULL && region->address <= address && region->is_ready) {
         if (length > region->length - (address - region->address)) {
             status = MS_OUT_OF_RANGE;
         } else if (is_target && !region->is_writable) {

@@ -211,6 +211,14 @@ static void destroy(te_rdma_range *range) {
     free(range);
 }
 
+static const te_rdma_nic *first_nic(te_rdma *rdma) {
+    uint32_t nics = rdma == NULL ? 0 : atomic_load(&rdma->nic_count);
+    for (uint32_t i = 0; i < nics; i++)
+        if (!atomic_load(&rdma->nics[i]->is_gone))
+            return rdma->nics[i];
+    return NULL;
+}
+
 /* The first of so many NICs that has not registered all of it; NULL: all have. */
 static const te_rdma_nic *refusing(te_rdma_range *range, uint32_t nics, int *problem) {
     te_rdma *rdma = range->rdma;
@@ -231,14 +239,15 @@ static const te_rdma_nic *refusing(te_rdma_range *range, uint32_t nics, int *pro
 ms_status te_rdma_range_open_device(te_rdma *rdma, const void *address, uint64_t length,
                                     const te_device_memory *device, te_rdma_use use,
                                     te_rdma_range **opened) {
-    if (rdma == NULL || atomic_load(&rdma->nic_count) == 0) {
+    const te_rdma_nic *first = first_nic(rdma);
+    if (first == NULL) {
         te_error(device->error, "there is no RDMA NIC, and nothing else reaches device memory");
         return MS_NOT_REGISTERED;
     }
     if (rdma->verbs->reg_dmabuf_mr == NULL) {
         te_error(device->error,
                  "%s cannot register device memory: libibverbs.so.1 has no ibv_reg_dmabuf_mr",
-                 rdma->nics[0]->name);
+                 first->name);
         return MS_NOT_REGISTERED;
     }
     te_rdma_range *range = make(rdma, address, length, length, use);
