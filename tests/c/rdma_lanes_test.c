@@ -151,6 +151,24 @@ static void test_device_memory_has_no_other_way(bool is_same_host) {
         for (size_t size = 1; size <= LENGTH; size *= 64)
             check_status(MS_NOT_REGISTERED, move_one(&on, opcode, device, on.there, size),
                          "another way", __FILE__, __LINE__);
+    /* What is moved together with it is not held up by it. */
+    OK(te_register_local_memory(on.asking, (uint64_t)(uintptr_t)on.here, LENGTH, "*"));
+    for (int32_t opcode = TE_READ; opcode <= TE_WRITE; opcode++) {
+        te_transfer_request both[4];
+        te_transfer_status statuses[4] = {{0}};
+        for (int i = 0; i < 4; i++)
+            both[i] = (te_transfer_request){
+                .opcode = opcode,
+                .segment = on.segment,
+                .local_address =
+                    (uint64_t)(uintptr_t)(i % 2 == 0 ? device : on.here) + (uint64_t)i * 100,
+                .remote_offset = (uint64_t)(uintptr_t)on.there + (uint64_t)i * 100,
+                .length = 100};
+        OK(te_transfer(on.asking, both, 4, statuses, soon() + 20 * TE_NS_PER_S));
+        for (int i = 0; i < 4; i++)
+            check_status(i % 2 == 0 ? MS_NOT_REGISTERED : MS_OK, (ms_status)statuses[i].status,
+                         "beside", __FILE__, __LINE__);
+    }
     on.there = NULL; /* the engine's */
     net_close(&on);
     unlink(socket_path);

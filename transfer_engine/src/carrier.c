@@ -196,7 +196,9 @@ static void submit(te_carrier *carrier, te_carry *carry, int64_t now_ns) {
                              .class = carry->class,
                              .tenant = carry->tenant,
                              .weight = carry->weight,
-                             .owner = item};
+                             .owner = item,
+                             /* What cannot go over every lane takes nothing else along. */
+                             .is_alone = te_memory_is_device(path->engine->registry, item->local)};
         te_schedule_submit(carrier->schedule, &item->job, now_ns);
     }
     if (now_ns - path->used_ns[carry->opcode] > TE_NS_PER_S)

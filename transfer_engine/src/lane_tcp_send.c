@@ -138,18 +138,12 @@ void te_tcp_try_send(lane_tcp *tcp) {
         te_tcp_give_up(tcp, false, false, MS_OK, "the socket cannot be watched");
 }
 
-/* Memory of a device is not for sockets: no lane of RDMA is up that carries it.  What shares its slice goes another way. */
+/* Memory of a device is not for sockets, and no lane of RDMA is up that carries it.  Its job is alone in the slice. */
 static bool refuse_device_memory(te_lane *lane, te_work *work) {
-    te_registry *registry = lane->path->engine->registry;
-    bool is_any = false;
-    for (uint32_t i = 0; i < work->count && !is_any; i++)
-        is_any = te_memory_is_device(registry, work->pieces[i].local);
-    if (!is_any)
+    if (!te_memory_is_device(lane->path->engine->registry, work->pieces[0].local))
         return false;
     for (uint32_t i = 0; i < work->count; i++)
-        work->pieces[i].status = te_memory_is_device(registry, work->pieces[i].local)
-                                     ? MS_NOT_REGISTERED
-                                     : MS_UNAVAILABLE;
+        work->pieces[i].status = MS_NOT_REGISTERED;
     te_lane_done(work, TE_WORK_DONE);
     return true;
 }

@@ -524,6 +524,8 @@ static void fill(te_schedule *schedule, job_queue *queue, te_slice *slice, uint6
             end_early(schedule, job, MS_TIMEOUT);
             continue;
         }
+        if (slice->piece_count > 0 && (job->is_alone || slice->pieces[0].job->is_alone))
+            break;
         uint64_t left = job->bytes - job->cut, room = most - slice->bytes, length = left;
         if (left > room && left - room > most / 4) /* no crumbs */
             length = room;

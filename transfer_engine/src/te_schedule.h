@@ -107,6 +107,7 @@ typedef struct te_job {
     uint64_t tenant;
     uint32_t weight; /* of the tenant in its class, 1 to 1024 */
     void *owner;
+    bool is_alone; /* shares no slice with other jobs */
     /* The schedule's: read only. */
     uint32_t flow;
     ms_status status;   /* PENDING; then how it ended */
