@@ -534,16 +534,21 @@ OVERLOADS: dict[str, dict[str, Any]] = {
 """What bounds decoding: A names no limit, and with the defaults 8 nodes never reach one."""
 
 
+SECOND_LOOKS = ("predicted, met", "early, again", "forecast, again", "forecast, again, margin 1")
+
+
 def _overload(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
     rows = []
     for limit, cluster in OVERLOADS.items():
-        for admission in (*ADMISSIONS[1:], "predicted, met", "forecast, again"):
+        for admission in (*ADMISSIONS[1:], *SECOND_LOOKS):
             tell(f"{limit} {admission}")
-            changes = {
+            changes: dict[str, Any] = {
                 "admission": admission.split(",")[0],
                 "decode_time": "met" if "met" in admission else "mean",
                 "check_again": "again" in admission,
             }
+            if "margin" in admission:
+                changes["forecast_margin"] = 1.0
             config = _config(base, "global", speed=2.0, scheduler=changes, **cluster)
             one = _run(traces["conversation"], config)
             rows.append(
