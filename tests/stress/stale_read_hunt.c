@@ -296,7 +296,9 @@ static void put_object(mover *self, const location *of) {
         status = client_put(&self->writers[chance(2)], &put);
         break;
     }
-    if (status == MS_BUSY) { /* somebody still writes into pages that FREED has given back */
+    /* Somebody still writes into pages that FREED has given back: the engine asks a BUSY seal again, and tells at last that
+     * nobody knows. */
+    if (status == MS_BUSY || (status == MS_UNAVAILABLE && is_planted[ST_FAULT_FREED_EARLY])) {
         atomic_fetch_add(&all.wrong, 1);
         fprintf(stderr, "PAGES IN USE WERE GRANTED: page %u, version %llu\n", of->page,
                 (unsigned long long)of->version);
