@@ -136,10 +136,9 @@ def _judge(output: Output, part: dict[str, Any]) -> None:
     """Say where the fit is not to be believed."""
     if part["samples"] < _FEW:
         output.note(
-            f"{part['of']}: {part['samples']} samples for 3 coefficients are met whatever they are "
-            "like, so the error says little: measure more"
+            f"{part['of']}: {part['samples']} samples are few: the error says little, measure more"
         )
-    elif part["error"]["max"] > _FORM_ERROR:
+    if part["error"]["max"] > _FORM_ERROR:
         output.note(
             f"{part['of']}: off by up to {part['error']['max']:.0%}: the engine's time does not "
             "have this form (batching, preemption, a busy node), or a sample is wrong"

@@ -11,6 +11,9 @@ from mooncake_store.errors import RequestError
 
 __all__ = ["Demand", "Plan", "plan_split"]
 
+_NODES_MAX = 1 << 20
+_MOST = 1e9  # requests a second, tokens of a prompt or an answer
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -91,6 +94,8 @@ def plan_split(
     numbers = (demand.requests_per_s, demand.num_tokens, demand.output_tokens)
     if not all(math.isfinite(number) and number > 0 for number in numbers):
         raise RequestError("a load has arrivals, prompts and answers above 0")
+    if max(numbers) > _MOST:
+        raise RequestError(f"a load of {max(numbers):g} is beyond what can be planned: {_MOST:g}")
     if not 0 <= demand.prefix_tokens < demand.num_tokens:
         raise RequestError("of a prompt 0 tokens or more are cached, and fewer than it has")
     if not (0 < prefill_load_max < 1 and 0 < decode_load_max <= 1):
@@ -101,11 +106,13 @@ def plan_split(
     prefill_nodes = groups * group_nodes
     context = demand.num_tokens + demand.output_tokens / 2
     alone_s, allowed_s = decode_time(1, round(context)), decode_load_max * tbt_slo_s
-    if alone_s > tbt_slo_s or decode_time.base_s >= allowed_s:
-        raise RequestError(
-            f"no number of decode nodes meets {tbt_slo_s:g} s a token: one request alone takes "
-            f"{alone_s:.3g} s, and {allowed_s:g} s are for the mean iteration"
-        )
+    hopeless = (
+        f"no number of decode nodes meets {tbt_slo_s:g} s a token: one request alone takes "
+        f"{alone_s:.3g} s, and {allowed_s:g} s are for the mean iteration"
+    )
+    # What is left beside t0 must be more than rounding, else there is no end of nodes.
+    if alone_s > tbt_slo_s or allowed_s - decode_time.base_s < 1e-9 * allowed_s:
+        raise RequestError(hopeless)
     if context > decode_load_max * capacity_tokens:
         raise RequestError(
             f"one request has {context:,.0f} tokens of context, and {decode_load_max:g} of a "
@@ -127,7 +134,9 @@ def plan_split(
         )  # fmt: skip
 
     too_few, enough = 0, 1
-    while at(enough).decode_load > decode_load_max:  # ends: with ever more nodes all loads fall
+    while at(enough).decode_load > decode_load_max:
+        if enough > _NODES_MAX:
+            raise RequestError(hopeless)
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2

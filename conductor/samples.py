@@ -20,7 +20,7 @@ _HINT = (
     f"{','.join(DECODE_COLUMNS)} (an iteration of decoding a line); docs/scheduling.md explains"
 )
 _COUNT_MAX = 2**50  # beyond any prompt or batch, and squares are still exact enough
-_SECONDS_MAX = 86_400.0
+_SECONDS_MIN, _SECONDS_MAX = 1e-9, 86_400.0
 
 
 def read_samples(path: Path) -> list[PrefillSample] | list[DecodeSample]:
@@ -45,7 +45,8 @@ def read_samples(path: Path) -> list[PrefillSample] | list[DecodeSample]:
         if set(columns) <= set(names):
             places = [names.index(name) for name in columns]
             return [  # type: ignore[return-value]
-                _sample(path, number, row, columns, places, taken) for number, row in rows[1:]
+                _sample(path, number, row, names, columns, places, taken)
+                for number, row in rows[1:]
             ]
     raise ConfigError(
         f"line {number} of {path} names the columns of no samples: {','.join(names)[:80]!r}",
@@ -63,6 +64,7 @@ def _sample(
     path: Path,
     number: int,
     row: Sequence[str],
+    names: Sequence[str],
     columns: Sequence[str],
     places: Sequence[int],
     taken: Callable[[int, int, float], PrefillSample | DecodeSample],
@@ -70,6 +72,10 @@ def _sample(
     try:
         if len(row) <= max(places):
             raise ValueError(f"{','.join(columns)} are expected")
+        if any(row[len(names) :]):  # a comma within a number shifts all that follow
+            raise ValueError(
+                f"{len(row)} values for {len(names)} columns; numbers have a point, and no commas"
+            )
         first, second = (
             _count(columns[index], row[places[index]], least) for index, least in enumerate((1, 0))
         )
@@ -96,8 +102,8 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value <= _SECONDS_MAX:
-        raise ValueError(f"seconds is a number above 0 and up to a day, not {text[:40]!r}")
+    if not _SECONDS_MIN <= value <= _SECONDS_MAX:
+        raise ValueError(f"seconds is a number from 1e-9 up to a day, not {text[:40]!r}")
     return value
 
 

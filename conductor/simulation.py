@@ -167,8 +167,14 @@ def _check_intervals(trace: Trace, config: SimConfig) -> None:
                 raise ConfigError(
                     f"{table}.{item.name} = {item.format(every_s)} is {span_s / every_s:,.0f} "
                     f"times in the {span_s:,.0f} s in which requests arrive, and {most:,} at most",
-                    hint=f"{span_s / most:.2g} s or more, or 0 for never",
+                    hint=f"{_rounded_up(span_s / most)} or more, or 0 for "
+                    + ("loads known at any moment" if "report" in item.name else "never"),
                 )
+
+
+def _rounded_up(seconds: float) -> str:
+    """Return a duration as settings are written, not shorter."""
+    return f"{math.ceil(seconds * 1000):,}ms" if seconds < 1 else f"{math.ceil(seconds):,}s"
 
 
 def _check_bounds(handle: Any, config: SimConfig, last_s: float, events: int) -> None:

@@ -75,6 +75,9 @@ typedef struct cd_prefill_choice {
     double queue_s, transfer_s, prefill_s, ttft_s;
 } cd_prefill_choice;
 
+/* overlaps: as of cd_selection. */
+double cd_ttft_s(double queue_s, double transfer_s, double prefill_s, bool overlaps);
+
 /* The prefill instance of a request; false: all are closed.  `turn` is where to begin, so that ties go round; for
  * CD_RANDOM it is the random number. */
 bool cd_choose_prefill(const cd_selection *selection, const cd_cost *cost, uint32_t tokens,

@@ -153,8 +153,9 @@ class Chooser:
         queues_s = [
             row.queue_s for row in self._prefill.rows[0 : self._prefill.count] if not row.is_closed
         ]
-        choice = self._choice
-        return float(choice.ttft_s - choice.queue_s + sum(queues_s) / max(len(queues_s), 1))
+        choice, mean_s = self._choice, sum(queues_s) / max(len(queues_s), 1)
+        overlaps = self.selection.overlaps
+        return float(lib.cd_ttft_s(mean_s, choice.transfer_s, choice.prefill_s, overlaps))
 
     def _is_too_long(self, wanted_s: float) -> bool:
         """Return whether what was chosen is too slow with nothing in the way, and so at any time.

@@ -217,7 +217,7 @@ class Instances:
             return f"of {len(self)} registered instances none has a role that takes {what}"
         states = Counter(one.state for one in able)
         told = {
-            State.SILENT: f"silent for more than {self.timeout_s:g} s",
+            State.SILENT: f"silent for more than {self.timeout_s:g} s, or out of the proxy's reach",
             State.DRAINING: "draining",
         }
         parts = [f"{states[state]} {words}" for state, words in told.items() if states[state]]

@@ -9,11 +9,13 @@ static uint32_t in_turn(uint32_t i, uint64_t turn, uint32_t count) {
     return (uint32_t)((i + turn) % count);
 }
 
+double cd_ttft_s(double queue_s, double transfer_s, double prefill_s, bool overlaps) {
+    return (overlaps ? fmax(queue_s, transfer_s) : queue_s + transfer_s) + prefill_s;
+}
+
 static void finish(cd_prefill_choice *choice, const cd_cost *cost, uint32_t tokens, bool overlaps) {
     choice->prefill_s = cd_prefill_s(cost, tokens, choice->prefix_tokens);
-    double start_s =
-        overlaps ? fmax(choice->queue_s, choice->transfer_s) : choice->queue_s + choice->transfer_s;
-    choice->ttft_s = start_s + choice->prefill_s;
+    choice->ttft_s = cd_ttft_s(choice->queue_s, choice->transfer_s, choice->prefill_s, overlaps);
 }
 
 static bool is_before(uint32_t ties, const cd_prefill_view *one, const cd_prefill_view *other) {

@@ -191,7 +191,8 @@ static double pool_ttft_s(const cd_sim *sim, const cd_prefill_choice *prefill) {
     double queues_s = 0;
     for (uint32_t i = 0; i < sim->config.prefill_instances; i++)
         queues_s += sim->prefill_views[i].queue_s;
-    return prefill->ttft_s - prefill->queue_s + queues_s / sim->config.prefill_instances;
+    return cd_ttft_s(queues_s / sim->config.prefill_instances, prefill->transfer_s,
+                     prefill->prefill_s, sim->config.selection.overlaps);
 }
 
 /* What speaks against the request: CD_PENDING if nothing. */

@@ -291,5 +291,12 @@ def test_plan_tells_nodes_and_what_binds_them(capsys: pytest.CaptureFixture[str]
 def test_plan_refuses_what_no_number_of_nodes_meets(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sim", *_LOAD, "--set", "slo.tbt=20ms"]) == ExitCode.USAGE
     assert "no number of decode nodes meets 0.02 s a token" in capsys.readouterr().err
+    load = ["--rate", "20", "--prompt-tokens", "12000", "--output-tokens", "343"]
+    # 0.8 of 0.1 s is a little more than 80 ms, by rounding.
+    assert run(["sim", "plan", *load, "--set", "model.decode_base=80ms"]) == ExitCode.USAGE
+    assert "no number of decode nodes meets" in capsys.readouterr().err
+    for absurd in (["--rate", "1e308"], ["--prompt-tokens", "1e300"]):
+        assert run(["sim", "plan", *load, *absurd]) == ExitCode.USAGE
+        assert "beyond what can be planned" in capsys.readouterr().err
     assert run(["sim", *_LOAD, "--cached-tokens", "12000"]) == ExitCode.USAGE
     assert "fewer than it has" in capsys.readouterr().err

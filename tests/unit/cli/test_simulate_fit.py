@@ -78,6 +78,10 @@ def test_one_kind_alone_leaves_the_other_as_it_is(
 def test_the_degree_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sim", "fit", "--degree", "1", str(prefill_file(tmp_path))]) == ExitCode.OK
     assert "prefill_pair_ns = 0.0" in capsys.readouterr().out
+    two = tmp_path / "two.csv"
+    two.write_text("prompt_tokens,cached_tokens,seconds\n1000,0,0.11\n3000,0,0.29\n")
+    assert run(["sim", "fit", "--degree", "1", "--json", str(two)]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["prefill"]["samples"] == 2
 
 
 def test_a_fit_that_is_far_off_or_of_few_samples_says_so(
@@ -91,6 +95,11 @@ def test_a_fit_that_is_far_off_or_of_few_samples_says_so(
     file.write_text("\n".join(text.splitlines()[:5]))
     assert run(["sim", "fit", str(file)]) == ExitCode.OK
     assert "the error says little" in capsys.readouterr().err
+    lines = ["prompt_tokens,cached_tokens,seconds", "1000,0,1", "2000,0,9", "4000,0,2", "8000,0,30"]
+    file.write_text("\n".join(lines))
+    assert run(["sim", "fit", str(file)]) == ExitCode.OK
+    told = capsys.readouterr().err
+    assert "the error says little" in told and "does not have this form" in told
 
 
 @pytest.mark.parametrize(
@@ -102,8 +111,10 @@ def test_a_fit_that_is_far_off_or_of_few_samples_says_so(
         ("batch,context_tokens,seconds\n1,2,0.1\n\n1,2\n", "line 4 of"),
         ("batch,context_tokens,seconds\n1.5,20,0.1", "batch is a whole number of 1 or more"),
         ("batch,context_tokens,seconds\n4,3,0.1", "of all 4 requests of the batch together"),
-        ("batch,context_tokens,seconds\n1,3,0", "seconds is a number above 0"),
-        ("batch,context_tokens,seconds\n1,3,nan", "seconds is a number above 0"),
+        ("batch,context_tokens,seconds\n1,3,0", "seconds is a number from 1e-9"),
+        ("batch,context_tokens,seconds\n1,3,1e-200", "seconds is a number from 1e-9"),
+        ("batch,context_tokens,seconds\n1,3,nan", "seconds is a number from 1e-9"),
+        ("batch,context_tokens,seconds\n1,3,1,15", "4 values for 3 columns"),
         ("prompt_tokens,cached_tokens,seconds\n9,9,1", "cached_tokens is below prompt_tokens, 9"),
         ("prompt_tokens,cached_tokens,seconds\n9,-1,1", "cached_tokens is a whole number of 0"),
         ("prompt_tokens,cached_tokens,seconds\n9,1,1\n8,1,1", "at least three different"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mooncake_store._native import lib
 from mooncake_store.conductor.admission import DecodePool, Flight, Forecast, ForecastRule, PoolLoad
 from mooncake_store.conductor.costs import Costs
 from mooncake_store.conductor.decode_choice import DecodeSelector, DecodeView
@@ -472,3 +473,9 @@ def test_which_load_is_the_pools_can_be_said(rule: ForecastRule) -> None:
     assert now[1] == pytest.approx(
         sum(POOL.load(1000, [view]) for view in views) / len(views), rel=1e-12
     )
+
+
+def test_a_ttft_is_the_sum_of_its_waits_or_the_longer_of_them() -> None:
+    assert lib.cd_ttft_s(2.0, 5.0, 1.0, False) == 8.0
+    assert lib.cd_ttft_s(2.0, 5.0, 1.0, True) == 6.0
+    assert lib.cd_ttft_s(7.0, 5.0, 1.0, True) == 8.0

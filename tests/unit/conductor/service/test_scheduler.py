@@ -506,7 +506,8 @@ def test_it_says_why_nobody_takes_a_request() -> None:
         scheduler.heartbeat(name, 1, None, 9.0)
     scheduler.sweep(10.0)
     assert told(10.0) == (
-        "of 3 instances that take prompts none is open: 2 silent for more than 5 s, 1 draining"
+        "of 3 instances that take prompts none is open: 2 silent for more than 5 s, or out of the "
+        "proxy's reach, 1 draining"
     )
     scheduler.heartbeat("p0", 2, None, 10.0)
     scheduler.drain("d0")
