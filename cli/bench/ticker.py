@@ -75,8 +75,7 @@ def _calls(local: Client, tcp: Client, memory: memoryview) -> list[Beside]:
     local.put_batch(keys, [b"v" * 16] * len(keys))
     local.put_from("ticker/huge", huge)
     local.put_from("ticker/small", small)
-    # Made before: what keeps the interpreter shall be the call, not the making of its arguments.
-    batches = [[pool_key(f"ticker-{batch}", i) for i in range(128)] for batch in range(BATCHES)]
+    batches: list[list[str]] = []
     values = [b"v" * 16] * 128
     number = 0
 
@@ -88,14 +87,18 @@ def _calls(local: Client, tcp: Client, memory: memoryview) -> list[Beside]:
         number += 1
         local.put_batch(batches[number % BATCHES], values)
 
-    def remove_batches() -> None:
+    def prepare_batches() -> None:
+        # Made before: what keeps the interpreter shall be the call, not the making of its keys.
+        batches[:] = batches or [
+            [pool_key(f"ticker-{batch}", i) for i in range(128)] for batch in range(BATCHES)
+        ]
         local.remove_matching("bench/ticker-")
 
     return [
         Beside("exists, 1 key", lambda: tcp.exists(keys[0])),
         Beside("exists, 1024 keys", lambda: tcp.exists_batch(keys)),
         Beside("match_prefix, 1024 keys", lambda: tcp.match_prefix(keys)),
-        Beside("put 128 x 16 B", put_batch, prepare=remove_batches),
+        Beside("put 128 x 16 B", put_batch, prepare=prepare_batches),
         Beside("get 4 KiB, same host", lambda: local.get_into("ticker/small", small)),
         Beside("get 4 KiB, TCP", lambda: tcp.get_into("ticker/small", small)),
         Beside("get 16 MiB, same host", lambda: local.get_into("ticker/huge", huge)),

@@ -77,9 +77,9 @@ class Considered:
         ffi.memmove(views, seen.prefill, len(seen.prefill))
         cost = _cost_of(seen)
         choices: dict[int, Any] = {}
-        for slot, _ in seen.shown:
-            if slot < self._instances_max and not self._is_plugged:
-                choices[slot] = self._alone(slot, views, count, cost, num_tokens)
+        if not self._is_plugged:
+            slots = [slot for slot, _ in seen.shown if slot < self._instances_max]
+            choices = self._alone(slots, views, count, cost, num_tokens)
         open_slots = [slot for slot, is_closed in seen.shown if not is_closed]
         best = self._best(seen, decided, open_slots, choices, views)
         found = []
@@ -107,15 +107,21 @@ class Considered:
             )
         return found
 
-    def _alone(self, slot: int, views: Any, count: int, cost: Any, num_tokens: int) -> Any:
-        """Return what the policy chooses when only one instance is open; all may be sources."""
+    def _alone(
+        self, slots: list[int], views: Any, count: int, cost: Any, num_tokens: int
+    ) -> dict[int, Any]:
+        """Return what the policy chooses when only that instance is open; all may be sources."""
         alone = ffi.new("cd_prefill_view[]", count)
         ffi.memmove(alone, views, count * ffi.sizeof("cd_prefill_view"))
-        for other in range(count):
-            alone[other].is_closed = other != slot
-        choice = ffi.new("cd_prefill_choice *")
-        lib.cd_choose_prefill(self._selection, cost, num_tokens, alone, count, 0, choice)
-        return choice
+        for slot in range(count):
+            alone[slot].is_closed = True
+        choices: dict[int, Any] = {}
+        for slot in slots:
+            choices[slot] = ffi.new("cd_prefill_choice *")
+            alone[slot].is_closed = False
+            lib.cd_choose_prefill(self._selection, cost, num_tokens, alone, count, 0, choices[slot])
+            alone[slot].is_closed = True
+        return choices
 
     def _score(self, choice: Any, view: Any) -> tuple[float, Callable[[float], str]]:
         """Return what the policy compares, the least wins, and how to say a difference."""
