@@ -73,8 +73,10 @@ static void admit(te_io *io, const te_listener *from, int descriptor,
         return;
     }
     te_socket_tune(descriptor, from->is_unix);
-    if (!from->is_unix)
+    if (!from->is_unix) {
+        te_socket_unpace(descriptor, (const struct sockaddr *)address);
         te_socket_answer_by_its_interface(descriptor, (const struct sockaddr *)address);
+    }
     te_link *link = NULL;
     if (te_link_open(engine, descriptor, from->is_unix, false, name, &link) != MS_OK) {
         te_log(engine, "%.100s: no memory for another connection", name);

@@ -95,6 +95,13 @@ static bool is_own(const te_interfaces *interfaces, int family, const uint8_t *b
     return false;
 }
 
+bool te_stays_here(const struct sockaddr *here, const struct sockaddr *there) {
+    size_t length = 0;
+    const uint8_t *near = bytes_of(here, &length), *far = bytes_of(there, &length);
+    return near != NULL && far != NULL && here->sa_family == there->sa_family &&
+           (is_loopback(there->sa_family, far) || memcmp(near, far, length) == 0);
+}
+
 bool te_interface_is_lost(const te_interfaces *interfaces, const char *address) {
     uint8_t bytes[16];
     for (uint32_t i = 0; i < interfaces->count; i++)

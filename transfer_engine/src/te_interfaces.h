@@ -39,6 +39,9 @@ ms_status te_interfaces_look(te_interfaces *interfaces, int family);
 /* Whether the interface with that address ("10.0.0.5") is known to have lost its link, or the address.  Pure. */
 bool te_interface_is_lost(const te_interfaces *interfaces, const char *address);
 
+/* Whether a connection between these addresses stays in this machine.  Pure. */
+bool te_stays_here(const struct sockaddr *here, const struct sockaddr *there);
+
 /* Pairs the peer's addresses (comma-separated) with interfaces that are in their networks: each address has a pair, and each such
  * interface, as far as there is room; neighbours get different ones.  An address that is in nobody's network, is this machine's own, or
  * says from where ("10.0.0.1>10.0.0.5:7800") is left to the routes, or to that.  `topology` is this engine's: where it names any
