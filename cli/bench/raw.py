@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from mooncake_store._native import ffi, lib
 from mooncake_store.cli.bench.environment import LEFT_ALONE, Placement, placed
+from mooncake_store.cli.bench.raw_server import unpace
 from mooncake_store.cli.bench.report import Watcher, silent
 from mooncake_store.cli.bench.rounds import Measure, Row, repeat
 from mooncake_store.interpreter import module_command
@@ -128,7 +129,10 @@ class RawPeer:
         sockets = self._sockets[transport]
         while len(sockets) < count:
             if transport == "tcp":
-                connection = socket.create_connection(("127.0.0.1", self._port), 5)
+                connection = socket.socket()
+                unpace(connection)
+                connection.settimeout(5)
+                connection.connect(("127.0.0.1", self._port))
             else:
                 connection = socket.socket(socket.AF_UNIX)
                 connection.connect(self._unix_path)

@@ -7,6 +7,7 @@ JSON line with its TCP port and serves until it is ended or its parent is gone.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -17,6 +18,12 @@ import threading
 from mooncake_store._native import ffi, lib
 
 PR_SET_PDEATHSIG = 1
+
+
+def unpace(tcp: socket.socket) -> None:
+    """Have no timers between the ends, as the engine has none within a machine (pacing.c)."""
+    with contextlib.suppress(OSError):
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def _end_with_parent() -> None:
@@ -39,6 +46,7 @@ def main() -> None:
     if memory == ffi.NULL:
         raise SystemExit(f"no {arguments.memory_bytes} bytes of shared memory")
     tcp = socket.create_server(("127.0.0.1", 0), backlog=64)
+    unpace(tcp)
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(arguments.unix)
     unix.listen(64)

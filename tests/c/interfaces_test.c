@@ -1,11 +1,9 @@
 /* Pairs of this machine's interfaces with a peer's addresses: tables; and what the kernel says about this machine. */
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 #include <arpa/inet.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "te_interfaces.h"
 #include "te_internal.h"
@@ -223,46 +221,8 @@ static void what_stays_here(void) {
     CHECK(!te_stays_here((struct sockaddr *)&ip.storage, (struct sockaddr *)&path.storage));
 }
 
-static bool has_congestion_control(int descriptor, const char *expected) {
-    char name[16] = "";
-    socklen_t length = sizeof name;
-    CHECK(getsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0);
-    return strcmp(name, expected) == 0;
-}
-
-/* Both ways to connect, and what an accept does; a connection to elsewhere keeps what the system chose. */
-static void nothing_paces_within_this_machine(void) {
-    te_address any = address_of("127.0.0.1:0"), at, elsewhere = address_of("192.0.2.1:9");
-    char error[TE_ERROR_BYTES], text[64];
-    socklen_t length = sizeof at.storage;
-    struct sockaddr_storage from;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), begun = -1, connected = -1;
-    CHECK(bind(listener, (struct sockaddr *)&any.storage, any.length) == 0);
-    CHECK(listen(listener, 4) == 0);
-    CHECK(getsockname(listener, (struct sockaddr *)&from, &length) == 0);
-    snprintf(text, sizeof text, "127.0.0.1:%d", ntohs(((struct sockaddr_in *)&from)->sin_port));
-    at = address_of(text);
-    ms_status status = te_socket_begin(&at, &begun, error);
-    CHECK(status == MS_OK || status == MS_PENDING);
-    CHECK(has_congestion_control(begun, "reno"));
-    CHECK(te_socket_connect(&at, te_now_ns() + 10 * TE_NS_PER_S, &connected, error) == MS_OK);
-    CHECK(has_congestion_control(connected, "reno"));
-    length = sizeof from;
-    int accepted = accept4(listener, (struct sockaddr *)&from, &length, SOCK_CLOEXEC);
-    CHECK(accepted >= 0);
-    te_socket_unpace(accepted, (struct sockaddr *)&elsewhere.storage);
-    char usual[16] = "";
-    length = sizeof usual;
-    CHECK(getsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, usual, &length) == 0);
-    CHECK(has_congestion_control(accepted, usual));
-    te_socket_unpace(accepted, (struct sockaddr *)&from);
-    CHECK(has_congestion_control(accepted, "reno"));
-    close(accepted), close(connected), close(begun), close(listener);
-}
-
 int main(void) {
     what_stays_here();
-    nothing_paces_within_this_machine();
     pairs();
     what_is_lost();
     room_for_pairs_ends();

@@ -1,6 +1,7 @@
 /* Listening, and accepting connections: who is let in, and who is turned away with a word. */
 #include "te_interfaces.h"
 #include "te_io.h"
+#include "te_pacing.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -74,7 +75,7 @@ static void admit(te_io *io, const te_listener *from, int descriptor,
     }
     te_socket_tune(descriptor, from->is_unix);
     if (!from->is_unix) {
-        te_socket_unpace(descriptor, (const struct sockaddr *)address);
+        te_pace_from_elsewhere(descriptor, (const struct sockaddr *)address);
         te_socket_answer_by_its_interface(descriptor, (const struct sockaddr *)address);
     }
     te_link *link = NULL;

@@ -369,8 +369,6 @@ static void tune(int socket) {
     int on = 1;
     /* Fails on a Unix socket, which has no such delay. */
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    /* As the engine does within a machine; some systems' choice paces. */
-    setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
 }
 
 typedef struct served {

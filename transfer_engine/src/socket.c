@@ -1,6 +1,7 @@
 /* Sockets: addresses, listening, connecting with a deadline, and single non-blocking sends and
  * receives. */
 #include "te_interfaces.h"
+#include "te_pacing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -150,17 +151,6 @@ void te_socket_tune(int descriptor, bool is_unix) {
     (void)setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof unsent_ms);
 }
 
-/* Within a machine nothing is congested, and what was chosen for networks may pace: BBR sends by a timer, and batches of 64 KiB
- * come at two thirds of their speed.  Every kernel has Reno, which does not; without it a connection still works. */
-void te_socket_unpace(int descriptor, const struct sockaddr *there) {
-    struct sockaddr_storage here;
-    socklen_t length = sizeof here;
-    if (getsockname(descriptor, (struct sockaddr *)&here, &length) == 0 &&
-        te_stays_here((const struct sockaddr *)&here, there)) {
-        (void)setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
-    }
-}
-
 ms_status te_socket_set_blocking(int descriptor, bool blocking) {
     int flags = fcntl(descriptor, F_GETFL);
     if (flags < 0 ||
@@ -213,6 +203,7 @@ ms_status te_socket_listen(const te_address *address, int *listener, uint16_t *p
     if (address->is_unix) {
         failed = bind_unix(descriptor, address);
     } else {
+        te_unpace_before_listen(descriptor);
         failed = setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (failed == 0 && address->storage.ss_family == AF_INET6) {
             failed = setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
@@ -321,6 +312,7 @@ static ms_status open_socket(const te_address *address, int *opened, char *error
             return MS_UNAVAILABLE;
         }
     }
+    te_unpace_before_connect(descriptor, address);
     *opened = descriptor;
     return MS_OK;
 }
@@ -333,15 +325,13 @@ ms_status te_socket_begin(const te_address *address, int *begun, char *error) {
     }
     te_socket_tune(descriptor, address->is_unix);
     *begun = descriptor;
-    int problem =
-        connect(descriptor, (const struct sockaddr *)&address->storage, address->length) == 0
-            ? 0
-            : errno;
-    if (problem == 0 || problem == EINPROGRESS || problem == EINTR) {
-        te_socket_unpace(descriptor, (const struct sockaddr *)&address->storage);
-        return problem == 0 ? MS_OK : MS_PENDING;
+    if (connect(descriptor, (const struct sockaddr *)&address->storage, address->length) == 0) {
+        return MS_OK;
     }
-    te_error(error, "cannot connect to %s: %s", address->text, strerror(problem));
+    if (errno == EINPROGRESS || errno == EINTR) {
+        return MS_PENDING;
+    }
+    te_error(error, "cannot connect to %s: %s", address->text, strerror(errno));
     close(descriptor);
     return MS_UNAVAILABLE;
 }
@@ -360,7 +350,6 @@ ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int 
         te_error(error, "cannot connect to %s: %s", address->text, strerror(problem));
     } else {
         te_socket_tune(descriptor, address->is_unix);
-        te_socket_unpace(descriptor, (const struct sockaddr *)&address->storage);
         struct timeval tick = {.tv_usec = TE_TICK_MS * 1000};
         if (setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof tick) != 0 ||
             setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &tick, sizeof tick) != 0 ||

@@ -230,8 +230,6 @@ ms_status te_socket_connect(const te_address *address, int64_t deadline_ns, int 
                             char *error);
 /* No delay, keep-alive. */
 void te_socket_tune(int descriptor, bool is_unix);
-/* For one whose local address is settled, by an accept or the begin of a connect: no pacing within this machine. */
-void te_socket_unpace(int descriptor, const struct sockaddr *there);
 ms_status te_socket_set_blocking(int descriptor, bool blocking);
 /* One sendmsg / recvmsg without waiting, repeated on EINTR; returns bytes, or -1 with errno. */
 ssize_t te_socket_send(int descriptor, const struct iovec *parts, size_t count,

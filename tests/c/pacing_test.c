@@ -1,0 +1,117 @@
+/* Which congestion control connections get: within this machine Reno from their first packet on, elsewhere what the system uses. */
+// sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "te_internal.h"
+#include "te_pacing.h"
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static char error[TE_ERROR_BYTES];
+
+static te_address address_of(const char *text) {
+    te_address address;
+    CHECK(te_address_parse(text, strlen(text), &address, error) == MS_OK);
+    return address;
+}
+
+static bool is_controlled_by(int descriptor, const char *expected) {
+    char name[16] = "";
+    socklen_t length = sizeof name;
+    CHECK(getsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0);
+    return strcmp(name, expected) == 0;
+}
+
+static int accept_one(int listener, struct sockaddr_storage *from) {
+    struct timespec pause = {.tv_nsec = 1000000};
+    for (int i = 0; i < 10000; i++) {
+        socklen_t length = sizeof *from;
+        int accepted = accept4(listener, (struct sockaddr *)from, &length, SOCK_CLOEXEC);
+        if (accepted >= 0)
+            return accepted;
+        nanosleep(&pause, NULL);
+    }
+    return -1;
+}
+
+/* Both ways to connect, and both ends. */
+static void nothing_paces_within_this_machine(const char *any, const char *pattern) {
+    te_address at = address_of(any);
+    struct sockaddr_storage from;
+    char text[64];
+    uint16_t port = 0;
+    int listener = -1, begun = -1, connected = -1;
+    CHECK(te_socket_listen(&at, &listener, &port, error) == MS_OK);
+    snprintf(text, sizeof text, pattern, (unsigned)port);
+    at = address_of(text);
+    ms_status status = te_socket_begin(&at, &begun, error);
+    CHECK(status == MS_OK || status == MS_PENDING);
+    CHECK(te_socket_connect(&at, te_now_ns() + 10 * TE_NS_PER_S, &connected, error) == MS_OK);
+    for (int i = 0; i < 2; i++) {
+        int accepted = accept_one(listener, &from);
+        CHECK(accepted >= 0);
+        te_pace_from_elsewhere(accepted, (struct sockaddr *)&from); /* it is from here */
+        CHECK(is_controlled_by(accepted, "reno"));
+        close(accepted);
+    }
+    CHECK(is_controlled_by(begun, "reno") && is_controlled_by(connected, "reno"));
+    close(connected);
+    close(begun);
+    close(listener);
+}
+
+/* One that was accepted from another machine has what the system uses, though its listener has not. */
+static void what_comes_from_elsewhere_is_as_usual(void) {
+    te_address at = address_of("127.0.0.1:0"), elsewhere = address_of("192.0.2.1:9");
+    struct sockaddr_storage from;
+    char text[64], usual[16] = "";
+    uint16_t port = 0;
+    socklen_t length = sizeof usual;
+    int listener = -1, connected = -1, fresh = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(getsockopt(fresh, IPPROTO_TCP, TCP_CONGESTION, usual, &length) == 0);
+    CHECK(te_socket_listen(&at, &listener, &port, error) == MS_OK);
+    snprintf(text, sizeof text, "127.0.0.1:%u", (unsigned)port);
+    at = address_of(text);
+    CHECK(te_socket_connect(&at, te_now_ns() + 10 * TE_NS_PER_S, &connected, error) == MS_OK);
+    int accepted = accept_one(listener, &from);
+    CHECK(accepted >= 0 && is_controlled_by(accepted, "reno"));
+    te_pace_from_elsewhere(accepted, (struct sockaddr *)&elsewhere.storage);
+    CHECK(is_controlled_by(accepted, usual));
+    close(accepted);
+    close(connected);
+    close(listener);
+
+    te_unpace_before_connect(fresh, &elsewhere);
+    CHECK(is_controlled_by(fresh, usual));
+    close(fresh);
+}
+
+/* Another choice than the listener's, from a route, stays. */
+static void what_a_route_said_stays(void) {
+    te_address elsewhere = address_of("192.0.2.1:9");
+    int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) == 0) {
+        te_pace_from_elsewhere(descriptor, (struct sockaddr *)&elsewhere.storage);
+        CHECK(is_controlled_by(descriptor, "cubic"));
+    }
+    close(descriptor);
+}
+
+int main(void) {
+    nothing_paces_within_this_machine("127.0.0.1:0", "127.0.0.1:%u");
+    nothing_paces_within_this_machine("[::1]:0", "[::1]:%u");
+    what_comes_from_elsewhere_is_as_usual();
+    what_a_route_said_stays();
+    return 0;
+}
