@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -25,7 +26,8 @@ KIB, MIB = 1 << 10, 1 << 20
 ROTATION_BYTES = 256 * MIB
 
 Kernel = Literal["memcpy", "nontemporal"]
-Transport = Literal["tcp", "unix"]
+# tcp: as the system has it; unpaced: as the engine has it within a machine (pacing.c).
+Transport = Literal["tcp", "unpaced", "unix"]
 Direction = Literal["fetch", "push"]
 
 
@@ -98,9 +100,13 @@ class RawPeer:
         if not hello:
             self.close()
             raise RuntimeError("the raw server did not start; its message is above")
-        self._port = json.loads(hello)["port"]
+        self._ports: dict[str, int] = json.loads(hello)["ports"]
         self.pid = self._process.pid
-        self._sockets: dict[Transport, list[socket.socket]] = {"tcp": [], "unix": []}
+        self._sockets: dict[Transport, list[socket.socket]] = {
+            "tcp": [],
+            "unpaced": [],
+            "unix": [],
+        }
         self._next: dict[int, int] = {}
 
     def __enter__(self) -> RawPeer:
@@ -128,14 +134,15 @@ class RawPeer:
     def _connections(self, transport: Transport, count: int) -> Any:
         sockets = self._sockets[transport]
         while len(sockets) < count:
-            if transport == "tcp":
-                connection = socket.socket()
-                unpace(connection)
-                connection.settimeout(5)
-                connection.connect(("127.0.0.1", self._port))
-            else:
+            if transport == "unix":
                 connection = socket.socket(socket.AF_UNIX)
                 connection.connect(self._unix_path)
+            else:
+                connection = socket.socket()
+                if transport == "unpaced":
+                    unpace(connection)
+                connection.settimeout(5)
+                connection.connect(("127.0.0.1", self._ports[transport]))
             connection.setblocking(True)
             sockets.append(connection)
         return ffi.new("int[]", [s.fileno() for s in sockets[:count]])
@@ -254,20 +261,22 @@ def stream_measures(peer: RawPeer, round_bytes: int) -> dict[str, Measure]:
     """Return the TCP rates by row name, for one, two and four connections and both directions."""
     measures: dict[str, Measure] = {}
     directions: tuple[Direction, ...] = ("fetch", "push")
+    transports: dict[str, Transport] = {"TCP": "tcp", "TCP, unpaced": "unpaced"}
     for size in STREAM_SIZES:
         calls = max(2, round_bytes // size)
-        for direction in directions:
+        for (title, transport), direction in itertools.product(transports.items(), directions):
             for connections in (1, 2, 4):
-                name = f"{direction} {size_text(size)}, TCP, {connections} connection"
+                name = f"{direction} {size_text(size)}, {title}, {connections} connection"
                 name += "s" * (connections > 1)
 
                 def measure(
                     direction: Direction = direction,
+                    transport: Transport = transport,
                     size: int = size,
                     calls: int = calls,
                     connections: int = connections,
                 ) -> float:
-                    return peer.rate(direction, "tcp", size, calls, connections)
+                    return peer.rate(direction, transport, size, calls, connections)
 
                 measures[name] = measure
     for connections in (1, 2, 4):

@@ -1,7 +1,7 @@
 """The other end of the raw exchanges: a process of its own, with nothing but the C loop in it.
 
 Run as `python -m mooncake_store.cli.bench.raw_server --memory-bytes N --unix PATH`.  It prints one
-JSON line with its TCP port and serves until it is ended or its parent is gone.
+JSON line with its TCP ports and serves until it is ended or its parent is gone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Serve one TCP and one Unix listener from the same memory."""
+    """Serve two TCP listeners, one of them unpaced, and a Unix one from the same memory."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--unix", required=True)
@@ -45,17 +45,19 @@ def main() -> None:
     memory = lib.te_bench_memory_open(arguments.memory_bytes, 1)
     if memory == ffi.NULL:
         raise SystemExit(f"no {arguments.memory_bytes} bytes of shared memory")
-    tcp = socket.create_server(("127.0.0.1", 0), backlog=64)
-    unpace(tcp)
+    tcp, unpaced = (socket.create_server(("127.0.0.1", 0), backlog=64) for _ in range(2))
+    unpace(unpaced)
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(arguments.unix)
     unix.listen(64)
-    print(json.dumps({"pid": os.getpid(), "port": tcp.getsockname()[1]}), flush=True)
+    ports = {"tcp": tcp.getsockname()[1], "unpaced": unpaced.getsockname()[1]}
+    print(json.dumps({"pid": os.getpid(), "ports": ports}), flush=True)
 
     def serve(listener: socket.socket) -> None:
         lib.te_bench_serve(listener.fileno(), memory, arguments.memory_bytes)
 
-    threading.Thread(target=serve, args=(unix,), daemon=True).start()
+    for listener in (unix, unpaced):
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
     serve(tcp)
 
 

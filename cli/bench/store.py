@@ -30,6 +30,7 @@ from mooncake_store.cli.bench.raw import (
     Memory,
     RawCopy,
     RawPeer,
+    Transport,
     size_text,
 )
 from mooncake_store.cli.bench.report import Watcher, silent
@@ -37,6 +38,7 @@ from mooncake_store.cli.bench.rounds import Measure, Row, interleave
 from mooncake_store.cli.bench.sdk_store import SdkStore
 from mooncake_store.cli.bench.ticker import ticker_rows
 
+UNPACED_NOTE = "raw: unpaced sockets, as the engine has them within a machine"
 POOL_BYTES = 768 * MIB
 # 65,536 objects of 4 KiB are what rotates: a cache of the default size would just not hold them.
 LOCATIONS = 1 << 17
@@ -155,9 +157,14 @@ def _rotate(bench: Bench, operations: Operations, size: int) -> Callable[[], obj
 
 
 def _exchange(
-    bench: Bench, direction: Direction, size: int, calls: int, connections: int
+    bench: Bench,
+    direction: Direction,
+    size: int,
+    calls: int,
+    connections: int,
+    transport: Transport = "tcp",
 ) -> Measure:
-    return lambda: bench.raw.rate(direction, "tcp", size, calls, connections)
+    return lambda: bench.raw.rate(direction, transport, size, calls, connections)
 
 
 def small_cases(bench: Bench) -> Iterator[Case]:
@@ -293,12 +300,26 @@ def block_cases(bench: Bench) -> Iterator[Case]:
         prepare=_warm(bench.tcp, "block", size),
     )
     yield Case(
+        "get 128 x 64 KiB, TCP, against unpaced",
+        "GB/s",
+        _measure(bench.tcp.get_batches, "GBps", name="block", size=size, **batches),
+        _exchange(bench, "fetch", 128 * size, raw_calls, get_of, "unpaced"),
+        note=UNPACED_NOTE,
+    )
+    yield Case(
         "put 128 x 64 KiB, TCP",
         "GB/s",
         _measure(bench.tcp.put_batches, "GBps", size=size, **batches),
         _exchange(bench, "push", 128 * size, raw_calls, put_of),
         at_least(0.85),
         note=over(put_of),
+    )
+    yield Case(
+        "put 128 x 64 KiB, TCP, against unpaced",
+        "GB/s",
+        _measure(bench.tcp.put_batches, "GBps", size=size, **batches),
+        _exchange(bench, "push", 128 * size, raw_calls, put_of, "unpaced"),
+        note=UNPACED_NOTE,
     )
     kernel = bench.best_kernel(size, 1)
     yield Case(
@@ -394,6 +415,20 @@ def copy_cases(bench: Bench, size: int) -> Iterator[Case]:
     put_tcp = _measure(bench.tcp.put, "GBps", **put)
     least = at_least(0.85 if is_huge else 0.7)
     yield Case(f"put {text}, TCP", "GB/s", put_tcp, push, least, note=over(put_of))
+    yield Case(
+        f"get {text}, TCP, against unpaced",
+        "GB/s",
+        _measure(bench.tcp.get, "GBps", **asked),
+        _exchange(bench, "fetch", size, calls, get_of, "unpaced"),
+        note=UNPACED_NOTE,
+    )
+    yield Case(
+        f"put {text}, TCP, against unpaced",
+        "GB/s",
+        put_tcp,
+        _exchange(bench, "push", size, calls, put_of, "unpaced"),
+        note=UNPACED_NOTE,
+    )
     put_alloc = _measure(bench.local_alloc.put, "GBps", **put)
     put_any = _measure(bench.local.put, "GBps", **put)
     yield Case(

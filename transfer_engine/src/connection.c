@@ -65,10 +65,14 @@ static bool is_far(int64_t deadline_ns) {
     return deadline_ns - te_now_ns() > 2 * TE_TICK_MS * TE_NS_PER_MS;
 }
 
-/* Spinning is for the lonely caller: with more of them than half the cores, whoever answers needs the
- * time that they would burn. */
+/* With more callers than half the cores whoever answers needs the time that a lonely one may burn. */
 static bool is_crowded(const te_engine *engine) {
     return atomic_load_explicit(&engine->waiting, memory_order_relaxed) > engine->spinning_max;
+}
+
+/* So many that going round all of them takes longer than a wake-up. */
+static bool is_overcrowded(const te_engine *engine) {
+    return atomic_load_explicit(&engine->waiting, memory_order_relaxed) > engine->turns_max;
 }
 
 static ssize_t receive_once(te_connection *connection, struct iovec *parts, size_t count,
@@ -86,12 +90,13 @@ static ssize_t receive_spinning(te_connection *connection, struct iovec *parts, 
     te_engine *engine = connection->engine;
     te_spinning spinning;
     ssize_t received = receive_once(connection, parts, count, MSG_DONTWAIT);
-    if (received >= 0 || errno != EAGAIN ||
-        !te_spin_begin(engine, &connection->spin, now_ns, connection->spin_extra_ns, 0,
-                       &spinning)) {
+    if (received >= 0 || errno != EAGAIN || is_overcrowded(engine) ||
+        !te_spin_begin(engine, &connection->spin, now_ns, connection->spin_extra_ns,
+                       is_crowded(engine) ? TE_SPIN_IN_TURNS : 0, &spinning)) {
         return received;
     }
-    while (received < 0 && errno == EAGAIN && !is_crowded(engine) && te_spin_goes_on(&spinning)) {
+    while (received < 0 && errno == EAGAIN && !is_overcrowded(engine) &&
+           te_spin_goes_on(&spinning)) {
         received = receive_once(connection, parts, count, MSG_DONTWAIT);
     }
     te_spin_end(&spinning);

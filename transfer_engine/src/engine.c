@@ -17,6 +17,7 @@
 
 #define PEER_SLOTS_MAX 65536u /* 16 bits of a peer's number */
 #define THREAD_STACK_BYTES (512u << 10)
+#define TURNS_PER_CORE 8u /* callers that spin in turns: a round of yields takes some 10 us */
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
@@ -222,6 +223,7 @@ ms_status te_engine_open(const te_engine_config *config, te_engine **opened) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     engine->stripes_max = cores < 2 ? 2 : cores > 4 ? 4 : (uint32_t)cores;
     engine->spinning_max = cores < 2 ? 0 : (uint32_t)cores / 2;
+    engine->turns_max = cores < 2 ? 0 : (uint32_t)cores * TURNS_PER_CORE;
     pthread_mutex_init(&engine->peers_lock, NULL);
     pthread_mutex_init(&engine->log_lock, NULL);
     te_segments_open(engine);

@@ -76,7 +76,7 @@ void te_segments_close(te_engine *engine);
 
 /* A thread that spins, on the board of its core. */
 typedef struct te_spinner {
-    _Atomic int64_t *mark;
+    _Atomic int64_t *mark; /* NULL: on no board */
     int64_t end_ns;
 } te_spinner;
 
@@ -97,8 +97,10 @@ typedef struct te_spinning {
     te_spinner spinner;
 } te_spinning;
 
+#define TE_SPIN_IN_TURNS (-1) /* as work_ns: one of several callers who yield to each other */
+
 /* Begins a spin that lasts `extra_ns` longer than what was learned.  False: this wait is to be slept.
- * `work_ns`: how long this thread works between two waits; 0 for a caller. */
+ * `work_ns`: how long this thread works between two waits; 0 for a caller who is the only one. */
 bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64_t extra_ns,
                    int64_t work_ns, te_spinning *spinning);
 /* Offers the core to others and takes the time; false: sleep now. */
@@ -122,8 +124,10 @@ struct te_engine {
     te_engine_config config;
     unsigned fork_generation; /* te_fork_generation() at open; another one means: used after fork */
     uint8_t boot_id[16];
-    uint32_t stripes_max;  /* connections that one transfer is spread over */
-    uint32_t spinning_max; /* callers spin only while at most so many wait; I/O threads that spin */
+    uint32_t stripes_max; /* connections that one transfer is spread over */
+    uint32_t
+        spinning_max;   /* callers spin alone while at most so many wait; I/O threads that spin */
+    uint32_t turns_max; /* callers spin in turns while at most so many wait */
     _Atomic uint32_t waiting, io_spinning;
     _Atomic int64_t spin_quiet_until_ns,
         spin_quiet_ns;      /* somebody computes on our cores: see spin.c */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import pytest
 
@@ -149,9 +150,24 @@ def test_every_row_has_a_figure():
 
 
 def test_connections_to_a_port_are_counted(peer):
-    assert connections_to({peer._port}) == 0
+    assert connections_to({peer._ports["tcp"]}) == 0
 
     peer.rate("fetch", "tcp", 1 << 20, 1, 2)
 
-    assert connections_to({peer._port}) == 2
+    assert connections_to({peer._ports["tcp"]}) == 2
     assert connections_to({1}) == 0
+
+
+def test_only_an_unpaced_peer_chooses_its_congestion_control(peer):
+    for transport in ("tcp", "unpaced"):
+        peer.rate("push", transport, 1 << 20, 1, 1)
+
+    def control_of(transport):
+        (connection,) = peer._sockets[transport]
+        name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        return name.rstrip(b"\0")
+
+    with socket.socket() as usual:
+        name = usual.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert control_of("tcp") == name.rstrip(b"\0")
+    assert control_of("unpaced") == b"reno"
