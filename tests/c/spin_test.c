@@ -61,18 +61,36 @@ static void short_waits_are_spun_and_long_ones_slept(void) {
     te_engine_close(engine);
 }
 
-static void a_slow_yield_silences_every_thread_for_a_while(void) {
+/* As if a yield had taken 3 ms; when it was over. */
+static int64_t yield_slowly(te_engine *engine, const te_spin *spin) {
+    te_spinning spinning;
+    CHECK(te_spin_begin(engine, spin, te_now_ns(), 0, 0, &spinning));
+    spinning.now_ns = te_now_ns() - 3 * TE_NS_PER_MS;
+    CHECK(!te_spin_goes_on(&spinning));
+    te_spin_end(&spinning);
+    return spinning.now_ns;
+}
+
+static void one_slow_yield_is_chance(void) {
+    te_engine *engine = open_engine(20);
+    te_spin spin = {0};
+    for (int i = 0; i < 3; i++) {
+        yield_slowly(engine, &spin);
+        CHECK(spin_ns(engine, &spin) == 20 * US);
+        atomic_fetch_sub(&engine->spin_slow_ns, TE_NS_PER_S); /* that was long ago */
+    }
+    te_engine_close(engine);
+}
+
+static void slow_yields_silence_every_thread_for_a_while(void) {
     te_engine *engine = open_engine(20);
     te_spin spin = {0}, other = {0};
-    te_spinning spinning;
     int64_t quiet = 0;
+    yield_slowly(engine, &spin);
     for (int i = 0; i < 8; i++) {
-        CHECK(te_spin_begin(engine, &spin, te_now_ns(), 0, 0, &spinning));
-        spinning.now_ns = te_now_ns() - 3 * TE_NS_PER_MS; /* as if the yield took that long */
-        CHECK(!te_spin_goes_on(&spinning));
-        te_spin_end(&spinning);
+        int64_t now = yield_slowly(engine, &spin);
         CHECK(spin_ns(engine, &spin) == 0 && spin_ns(engine, &other) == 0);
-        int64_t next = atomic_load(&engine->spin_quiet_until_ns) - spinning.now_ns;
+        int64_t next = atomic_load(&engine->spin_quiet_until_ns) - now;
         if (i == 0) {
             CHECK(next >= 48 * TE_NS_PER_MS && next < TE_NS_PER_S);
         } else { /* again, soon: twice as long, up to a second */
@@ -167,7 +185,8 @@ static void a_board_is_a_file_of_ours(void) {
 int main(void) {
     stay_on_this_core(); /* so that spinners meet */
     short_waits_are_spun_and_long_ones_slept();
-    a_slow_yield_silences_every_thread_for_a_while();
+    one_slow_yield_is_chance();
+    slow_yields_silence_every_thread_for_a_while();
     nobody_spins_who_was_told_not_to();
     one_spins_on_a_core_and_it_is_the_one_with_more_work();
     a_board_is_a_file_of_ours();

@@ -14,7 +14,7 @@
  * - It is the only one on its core (spinners.c).  Several callers of one process are an exception: each yields to the
  *   next, so whose answer has come goes on, and nobody has to be woken or pushes the server off its core.  Two threads
  *   that read 64 KiB each over TCP had 0.8 of what one has, and have 1.2.
- * - A yield from which it does not come back at once says that somebody computes on this core.  A thread
+ * - Yields from which it does not come back at once, twice within a moment, say that somebody computes on this core.  A thread
  *   that sleeps is woken before such a neighbour, one that yields comes after it; so no thread of the engine
  *   spins for a while.
  */
@@ -27,8 +27,11 @@
 #define GIVE_WAY_NS (200 * INT64_C(1000)) /* work for so long, and others have their turn */
 #define SHRINK 16                         /* a limit comes down by such a part at a time */
 #define SLOW_NS (2 * TE_NS_PER_MS) /* longer than kernel threads take, less than a time slice */
-#define QUIET_FACTOR 16            /* nobody spins for so many times what the slow yield took; */
-#define QUIET_MAX_NS TE_NS_PER_S   /* twice as long each time that it comes again soon */
+#define TWICE_NS                                                                                   \
+    (20 *                                                                                          \
+     TE_NS_PER_MS) /* one alone may be chance, or several of our own; who computes is met again */
+#define QUIET_FACTOR 16          /* nobody spins for so many times what the slow yield took; */
+#define QUIET_MAX_NS TE_NS_PER_S /* twice as long each time that it comes again soon */
 
 static int64_t shortest(const te_engine *engine) { return (int64_t)engine->config.spin_us * 1000; }
 
@@ -53,7 +56,12 @@ static void silence(te_engine *engine, int64_t now_ns, int64_t took_ns) {
     int64_t last = atomic_load_explicit(&engine->spin_quiet_ns, memory_order_relaxed);
     int64_t since =
         now_ns - atomic_load_explicit(&engine->spin_quiet_until_ns, memory_order_relaxed);
-    int64_t next = since < 4 * last ? 2 * last : QUIET_FACTOR * took_ns;
+    bool is_again = since < 4 * last;
+    int64_t slow_ns = atomic_exchange_explicit(&engine->spin_slow_ns, now_ns, memory_order_relaxed);
+    if (!is_again && now_ns - slow_ns > took_ns + TWICE_NS) {
+        return;
+    }
+    int64_t next = is_again ? 2 * last : QUIET_FACTOR * took_ns;
     next = next < QUIET_MAX_NS ? next : QUIET_MAX_NS;
     atomic_store_explicit(&engine->spin_quiet_ns, next, memory_order_relaxed);
     atomic_store_explicit(&engine->spin_quiet_until_ns, now_ns + next, memory_order_relaxed);

@@ -129,8 +129,8 @@ struct te_engine {
         spinning_max;   /* callers spin alone while at most so many wait; I/O threads that spin */
     uint32_t turns_max; /* callers spin in turns while at most so many wait */
     _Atomic uint32_t waiting, io_spinning;
-    _Atomic int64_t spin_quiet_until_ns,
-        spin_quiet_ns;      /* somebody computes on our cores: see spin.c */
+    _Atomic int64_t spin_quiet_until_ns, spin_quiet_ns,
+        spin_slow_ns;       /* somebody computes on our cores: see spin.c */
     _Atomic uint32_t epoch; /* goes into the headers of answers and pushes */
 
     te_service service;
