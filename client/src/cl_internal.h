@@ -145,6 +145,8 @@ typedef struct cl_health {
 
 void cl_health_open(cl_client *client);
 void cl_health_stop(cl_client *client);
+/* After a stop: the prober begins with the next failure, or goes on. */
+void cl_health_resume(cl_client *client);
 void cl_health_close(cl_client *client);
 void cl_health_read(cl_client *client, cl_counters *counters);
 
@@ -189,8 +191,11 @@ uint16_t cl_view_next_tag(void);
 ms_status cl_view_ask(cl_client *client, cl_node *node, const ms_view_item *item,
                       int64_t deadline_ns);
 void cl_view_end(cl_client *client, const cl_view *view);
-/* Does what is owed and can be done now; is_last: the client closes, nothing is kept for later. */
+/* Does what is owed and can be done now; is_last: the client closes, late answers are waited for no longer. */
 void cl_views_settle(cl_client *client, bool is_last);
+/* The client is closed.  While it owes something a thread holds it, for so long at most. */
+#define CL_LINGER_NS INT64_C(600000000000)
+void cl_views_linger(cl_client *client);
 void cl_views_forget(cl_client *client);
 
 /* ---- pins ---------------------------------------------------------------------------------------------- */
@@ -311,6 +316,7 @@ struct cl_client {
     pthread_mutex_t owed_lock;
     cl_owed_view *owed;
     uint32_t owed_unanswered; /* of them, VIEW_OPENs */
+    bool is_closed, lingers;
 
     cl_lane lane;
     atomic_uint jobs_spawned; /* asyncio's, that workers have or will have */
@@ -338,6 +344,7 @@ ms_status cl_session_open(cl_client *client, uint64_t lost, int64_t deadline_ns,
                           cl_failure *failure);
 /* Asks the master whether it is there; opens a session where there is none (any more).  The transport's status. */
 ms_status cl_session_probe(cl_client *client, int64_t deadline_ns);
+void cl_session_close(cl_client *client, int64_t deadline_ns);
 /* A HELLO body of the longest tenant, token and name. */
 #define CL_HELLO_BYTES_MAX                                                                         \
     (sizeof(ms_hello) + MS_TENANT_BYTES_MAX + MS_TOKEN_BYTES_MAX + MS_NAME_BYTES_MAX + 32u)

@@ -314,9 +314,8 @@ void cl_close(uint64_t handle, int64_t timeout_ns) {
     cl_keeper_stop(client);
     cl_health_stop(client);
     cl_views_settle(client, true);
-    te_reply reply = {0};
-    if (cl_master_check(client, "close", te_now_ns() + timeout_ns, NULL) == MS_OK)
-        te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, te_now_ns() + timeout_ns);
+    cl_session_close(client, te_now_ns() + timeout_ns);
+    cl_views_linger(client);
     cl_let_go(client);
 }
 

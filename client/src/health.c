@@ -144,6 +144,15 @@ void cl_health_stop(cl_client *client) {
         pthread_join(health->prober, NULL);
 }
 
+void cl_health_resume(cl_client *client) {
+    cl_health *health = &client->health;
+    pthread_mutex_lock(&health->lock);
+    health->is_stopping = false;
+    if (health->master.state != CL_BREAKER_CLOSED || health->nodes_troubled != 0)
+        wake_prober(client);
+    pthread_mutex_unlock(&health->lock);
+}
+
 void cl_health_close(cl_client *client) {
     pthread_mutex_destroy(&client->health.lock);
     pthread_cond_destroy(&client->health.wake);

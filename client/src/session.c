@@ -103,6 +103,12 @@ out:
     return status;
 }
 
+void cl_session_close(cl_client *client, int64_t deadline_ns) {
+    te_reply reply = {0};
+    if (cl_master_check(client, "close", deadline_ns, NULL) == MS_OK)
+        te_call(client->master, MS_CLOSE_SESSION, 0, NULL, 0, &reply, deadline_ns);
+}
+
 ms_status cl_session_probe(cl_client *client, int64_t deadline_ns) {
     uint64_t session = atomic_load(&client->session);
     if (session != 0) {

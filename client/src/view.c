@@ -12,14 +12,19 @@
  * - its VIEW_CLOSE is not answered: it could not be sent, or the server died before it handled it.  It is sent again;
  *   one that was handled finds nothing to end *(close_repeated)*.
  * A server that is restarted has its table of views still, so what is owed to its former life goes to the next one.
- * The keeper settles them.
+ * The keeper settles them; for a client that is closed and owes still, because a server is away, a thread that ends
+ * with the last of them, or gives up after CL_LINGER_NS: what is left then ends with the process.
  */
+#include <time.h>
+
 #include "cl_internal.h"
 
 #define UNANSWERED_MAX 4u /* more would take all connections to a frozen server */
 #define CLOSE_TIMEOUT_NS 2000000000
 #define SETTLE_TIMEOUT_NS 300000000
 #define LOOK_NS 1000000
+#define LINGER_PAUSE_NS 250000000
+#define MEMBERS_TIMEOUT_NS 2000000000
 #define ANSWER_REST_NS 10000000 /* for the rest of an answer that has begun to come */
 
 typedef struct view_list {
@@ -120,6 +125,61 @@ static ms_status tell_closed(cl_node *node, const ms_view_item *item, int64_t ti
     return status == MS_NOT_FOUND ? MS_OK : status; /* it has ended before */
 }
 
+/* ---- a client that is closed ------------------------------------------------------------------------------- */
+
+/* Only the master knows where a server's next life is, and only a prober finds that a peer is back. */
+static void *linger(void *argument) {
+    cl_client *client = argument;
+    const struct timespec pause = {.tv_nsec = LINGER_PAUSE_NS};
+    int64_t end_ns = te_now_ns() + CL_LINGER_NS;
+    for (bool is_over = false; !is_over;) {
+        cl_health_resume(client);
+        bool is_late = false;
+        for (bool owes = true; owes && !is_late; is_late = te_now_ns() >= end_ns) {
+            nanosleep(&pause, NULL);
+            cl_members_fetch(client, te_now_ns() + MEMBERS_TIMEOUT_NS);
+            cl_views_settle(client, false);
+            pthread_mutex_lock(&client->owed_lock);
+            owes = client->owed != NULL;
+            pthread_mutex_unlock(&client->owed_lock);
+        }
+        cl_session_close(client, te_now_ns() + MEMBERS_TIMEOUT_NS);
+        cl_health_stop(client);
+        pthread_mutex_lock(&client->owed_lock);
+        is_over = is_late || client->owed == NULL; /* or a view has ended meanwhile */
+        client->lingers = !is_over;
+        pthread_mutex_unlock(&client->owed_lock);
+    }
+    cl_let_go(client);
+    return NULL;
+}
+
+static void linger_if_closed(cl_client *client) {
+    pthread_mutex_lock(&client->owed_lock);
+    bool starts = client->is_closed && client->owed != NULL && !client->lingers;
+    client->lingers = client->lingers || starts;
+    pthread_mutex_unlock(&client->owed_lock);
+    if (!starts)
+        return;
+    pthread_t thread;
+    atomic_fetch_add(&client->holders, 1);
+    if (pthread_create(&thread, NULL, linger, client) == 0) {
+        pthread_detach(thread);
+        return;
+    }
+    pthread_mutex_lock(&client->owed_lock);
+    client->lingers = false;
+    pthread_mutex_unlock(&client->owed_lock);
+    cl_let_go(client);
+}
+
+void cl_views_linger(cl_client *client) {
+    pthread_mutex_lock(&client->owed_lock);
+    client->is_closed = true;
+    pthread_mutex_unlock(&client->owed_lock);
+    linger_if_closed(client);
+}
+
 void cl_view_end(cl_client *client, const cl_view *view) {
     cl_node *node = cl_node_of_view(client, view);
     if (node == NULL)
@@ -135,6 +195,7 @@ void cl_view_end(cl_client *client, const cl_view *view) {
         return; /* it ends with the process */
     *owed = (cl_owed_view){.node = node, .item = item};
     owe(client, owed);
+    linger_if_closed(client);
 }
 
 /* Whether nothing more is to be done about it.  *silent: a node that is not asked again in this round. */
@@ -159,11 +220,11 @@ static bool settle(cl_client *client, cl_owed_view *owed, bool is_last, cl_node 
             return true; /* it was not opened, or will be taken back */
     }
     if (now == *silent || cl_node_state(now) != CL_BREAKER_CLOSED)
-        return is_last;
+        return false;
     ms_status status = tell_closed(now, &owed->item, SETTLE_TIMEOUT_NS);
     if (status == MS_TIMEOUT)
         *silent = now;
-    return status == MS_OK || is_last;
+    return status == MS_OK;
 }
 
 void cl_views_settle(cl_client *client, bool is_last) {
@@ -183,7 +244,7 @@ void cl_views_settle(cl_client *client, bool is_last) {
     }
 }
 
-/* Closes that came after the client's own and could not be sent: they end with the process. */
+/* What is left by who gave up: it ends with the process. */
 void cl_views_forget(cl_client *client) {
     while (client->owed != NULL) {
         cl_owed_view *next = client->owed->next;

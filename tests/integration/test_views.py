@@ -206,3 +206,29 @@ def test_views_closed_at_a_frozen_server_end_when_it_wakes(lone_cluster: Cluster
                 view.close()  # the second one finds no connection
         store.remove(keys)
         assert pages_come_back(store)
+
+
+@pytest.mark.timeout(120)
+def test_views_closed_with_their_client_at_a_frozen_server_end_when_it_wakes(
+    lone_cluster: Cluster,
+) -> None:
+    keys = [f"views/{uuid.uuid4().hex}" for _ in range(3)]
+    with Client(lone_cluster.address, strict=True) as other:
+        store = Client(lone_cluster.address, strict=True)
+        other.put_batch(keys, [VALUE] * 3)
+        views = [store.view(key) for key in keys]
+        kept = store.view(keys[0])
+        with frozen(lone_cluster):
+            views[0].close()
+            store.close()
+            views[1].close()
+            views[2].close()
+            time.sleep(1)  # its closes are repeated and not heard
+        other.remove(keys)
+        end = time.monotonic() + 15
+        while other.counters().totals["frees_held"] != 1:
+            assert time.monotonic() < end, "views that nobody has are kept"
+            time.sleep(0.02)
+        assert kept.memory == VALUE
+        kept.close()
+        assert pages_come_back(other)

@@ -8,9 +8,10 @@ connection of their own; what is on it ends with it, and the process sees that i
 Messages on two connections are handled in any order, and those of a frozen server as late as it
 likes: it looks at a connection, counts a view, and answers, each at its time.
 
-The process's client closes at some time: then nobody waits for late answers. What it still owes
-then it tells once; if the server is away, or dies with it unheard, the view stays as long as the
-process. That is known (*is_left*), and the only way.
+The process's client closes at some time: then nobody waits for late answers, but what is owed is
+told until it is answered. Only a server that dies after it counted a view whose connection the
+closing client has ended, and before it took it back, leaves one as long as the process lives. That
+is known (*is_left*), and the only way.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class View(NamedTuple):
     # with opened or gone; "": none
     opening: str = ""
     is_cut: bool = False  # the client has ended its connection, and the server has yet to see that
-    is_left: bool = False  # the client closed, and the server was away
+    is_left: bool = False  # the client closed, and the server died before it took it back
     closes: int = 0  # VIEW_CLOSEs not yet handled
     is_answered: bool = False  # the answer to one is under way
 
@@ -126,14 +127,9 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
             if view.is_answered:
                 ended = view._replace(at="ended", is_answered=False)
                 yield f"the process hears that view {n} has ended", state.with_view(n, ended)
-            is_repeated = "close_repeated" in rules and not state.is_closed
-            unheard = view._replace(
-                at="owed" if is_repeated else "ended", is_answered=False, is_left=state.is_closed
-            )
+            is_repeated = "close_repeated" in rules
+            unheard = view._replace(at="owed" if is_repeated else "ended", is_answered=False)
             yield f"the close of view {n} is not answered in time", state.with_view(n, unheard)
-        if view.at == "owed" and state.is_closed and not state.is_up:
-            left = view._replace(at="ended", is_left=True)
-            yield f"view {n} is left to a server that is away", state.with_view(n, left)
         if view.at == "leaving":
             yield (
                 f"the connection of view {n} is ended",
@@ -224,7 +220,7 @@ def successors(rules: frozenset[str]) -> Callable[[State], Steps]:
             yield "no view counts, and the page is granted", state._replace(page="granted")
 
     def killed(view: View, is_closed: bool) -> View:
-        is_left = view.is_left or (is_closed and view.is_cut)
+        is_left = view.is_left or (is_closed and view.is_cut and view.opening == "counted")
         return view._replace(opening="", closes=0, is_answered=False, is_cut=False, is_left=is_left)
 
     def moves(state: State) -> Iterator[tuple[str, State]]:

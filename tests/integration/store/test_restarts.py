@@ -13,6 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 
@@ -296,6 +297,47 @@ def test_a_view_keeps_its_bytes_while_its_server_is_killed_and_the_pool_is_overf
         wait_until(lambda: open_views() == 0)
         # Its pages are the pool's again.
         assert client.put("large", bytes(6 * MIB))
+
+
+@pytest.mark.parametrize("closes", ["views, then client", "client, then views"])
+def test_no_view_is_left_behind_by_a_client_that_closes_while_its_server_is_away(
+    host: Host, closes: str
+) -> None:
+    master = host.master()
+    settings = {"name": "node-a", "pool_size_bytes": 8 * MIB}
+    server = host.server(master, **settings)
+    closed = Client(master.address)
+    with Client(master.address, strict=True) as other:
+        keys = [f"seen-{number}" for number in range(3)]
+        value = hashlib.sha256(b"seen").digest() * 16_384  # 512 KiB
+        for key in (*keys, "kept"):
+            other.put(key, value)
+        ending = [closed.view(key) for key in keys]
+        kept = closed.view("kept")  # which its client's close does not end
+
+        def freeing() -> int:
+            return other.counters().totals["pool_freeing_bytes"]
+
+        server.kill()
+        if closes == "client, then views":
+            closed.close()
+        for view in ending:
+            view.close()
+        closed.close()
+        server = host.server(master, **settings)
+        server.wait_log("views_found kept=4 ended=0")
+        wait_until(lambda: other.get("kept") == value)
+        for key in (*keys, "kept"):
+            wait_until(partial(other.remove, key))
+        wait_until(lambda: freeing() == len(value), 15.0, lambda: f"{freeing()} bytes wait")
+        # Their pages are the pool's again; those under a view that is open are not.
+        for number in range(60):
+            other.put(f"filler-{number}", bytes([number]) * (300 << 10))
+        assert kept.memory is not None and bytes(kept.memory) == value
+        assert freeing() == len(value)
+        kept.close()
+        wait_until(lambda: freeing() == 0)
+        assert other.put("large", bytes(6 * MIB))
 
 
 def test_no_view_is_left_behind_by_a_server_that_is_killed_while_it_opens_them(host: Host) -> None:
