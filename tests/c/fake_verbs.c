@@ -596,6 +596,11 @@ EXPORT verbs_mr *ibv_reg_dmabuf_mr(verbs_pd *pd, uint64_t offset, size_t length,
 EXPORT verbs_mr *ibv_reg_dmabuf_mr(verbs_pd *pd, uint64_t offset, size_t length, uint64_t iova,
                                    int descriptor, int access) {
     REQUIRE(offset % 4096 == iova % 4096);
+    pthread_mutex_lock(&lock);
+    bool is_refused = fails(FAKE_REGISTER_DEVICE);
+    pthread_mutex_unlock(&lock);
+    if (is_refused)
+        return NULL;
     uint8_t *mapped = mmap(NULL, length + offset % 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
                            descriptor, (off_t)(offset - offset % 4096));
     if (mapped == MAP_FAILED)

@@ -26,6 +26,7 @@ typedef enum fake_call {
     FAKE_POST,
     FAKE_REGISTER,
     FAKE_CREATE_CQ,
+    FAKE_REGISTER_DEVICE, /* memory by a descriptor */
     FAKE_CALLS
 } fake_call;
 void fake_fail(fake_call call, int skipped, int count);

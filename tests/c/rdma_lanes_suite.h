@@ -368,7 +368,7 @@ static void test_a_peer_without_rdma_is_reached_over_tcp(void) {
         }                                                                                          \
     } while (0)
 
-static void run_suite(int argc, char **argv) {
+static inline void run_suite(int argc, char **argv) {
     setenv("MOONCAKE_STORE_RDMA_WAIT_MS", "3000", 0);
     setenv("MOONCAKE_STORE_RDMA_SILENT_MS", SILENT_MS, 1);
     setvbuf(stderr, NULL, _IOLBF, 0);

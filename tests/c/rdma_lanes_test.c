@@ -116,6 +116,47 @@ static void test_device_memory_goes_by_lanes_alone(void) {
     devices_close(&at);
 }
 
+static void await_line(te_engine *engine, const char *text) {
+    char line[TE_ERROR_BYTES];
+    for (int64_t until_ns = soon();; pause_ms(5)) {
+        while (te_engine_log_next(engine, line)) {
+            fprintf(stderr, "%s\n", line);
+            if (strstr(line, text) != NULL)
+                return;
+        }
+        assert(te_now_ns() < until_ns);
+    }
+}
+
+/* The others have it: what is cut for that NIC goes by them. */
+static void test_a_nic_that_comes_and_refuses_device_memory_is_gone_round(void) {
+    devices at = devices_open();
+    net *on = &at.on;
+    network_nic_set(3, false);
+    for (int32_t opcode = TE_READ; opcode <= TE_WRITE; opcode++)
+        (void)move_until(on, opcode, 3);
+    fake_fail(FAKE_REGISTER_DEVICE, 0, 2); /* once at each end */
+    network_nic_set(3, true);
+    await_line(on->asking, "rxe3 cannot register 8 MiB of device memory");
+    await_line(on->serving, "rxe3 cannot register 8 MiB of device memory");
+    for (int32_t opcode = TE_READ; opcode <= TE_WRITE; opcode++)
+        (void)move_until(on, opcode, 4);
+    for (size_t i = 0; i < 16; i++) {
+        const size_t size = i % 2 == 0 ? LENGTH : 65536;
+        fill(at.bytes[0], LENGTH, 11 + i);
+        OK(move_one(on, TE_WRITE, at.addresses[0], at.addresses[1], size));
+        assert(memcmp(at.bytes[0], at.bytes[1], size) == 0);
+        OK(move_one(on, TE_WRITE, at.addresses[0], on->there, size));
+        assert(memcmp(at.bytes[0], on->there, size) == 0);
+        fill(at.bytes[1], LENGTH, 22 + i);
+        OK(move_one(on, TE_READ, at.addresses[0], at.addresses[1], size));
+        assert(memcmp(at.bytes[0], at.bytes[1], size) == 0);
+        OK(move_one(on, TE_READ, on->here, at.addresses[1], size));
+        assert(memcmp(on->here, at.bytes[1], size) == 0);
+    }
+    devices_close(&at);
+}
+
 /* Without a path over rails, too: the first request to a peer, and one of the same host. */
 static void test_device_memory_has_no_other_way(bool is_same_host) {
     setenv("MOONCAKE_STORE_RDMA", "0", 1);
@@ -213,6 +254,7 @@ int main(int argc, char **argv) {
     test_device_memory_has_no_other_way(false);
     test_device_memory_has_no_other_way(true);
     RUN_LANES(test_device_memory_goes_by_lanes_alone);
+    RUN_LANES(test_a_nic_that_comes_and_refuses_device_memory_is_gone_round);
     RUN_LANES(test_a_nic_that_comes_back_is_used_again);
     fake_counts left = fake_count();
     assert(left.queue_pairs == 0 && left.completion_queues == 0 && left.regions == 0 &&

@@ -278,6 +278,7 @@ static te_work *work_of(te_carrier *carrier, te_slice *slice, int64_t now_ns) {
     work->bytes = slice->bytes;
     work->count = slice->piece_count;
     work->is_sent = false;
+    work->declined = 0;
     work->next = NULL;
     for (uint32_t i = 0; i < slice->piece_count; i++) {
         const te_slice_piece *from = &slice->pieces[i];

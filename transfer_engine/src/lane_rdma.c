@@ -36,6 +36,10 @@ static te_rdma_nic *find_nic(te_rdma *rdma, const char *device) {
     return NULL;
 }
 
+te_rdma_nic *te_lane_rdma_nic(const lane_rdma *self) {
+    return self->phase == OPEN ? self->rail->qp.nic : find_nic(self->engine->rdma, self->device);
+}
+
 static void open_now(lane_rdma *self) {
     te_rdma *rdma = self->engine->rdma;
     te_rdma_nic *nic = find_nic(rdma, self->device);

@@ -4,8 +4,9 @@
  * of them with a fence, for which the NIC waits until every READ before it has been answered: so each word was read after its
  * bytes (protocol 4.2).  Behind those of a WRITE 8 bytes are READ, so that what was written is in memory (4.5).
  *
- * Memory that no NIC knows is reached through slots of the bounce memory, at the price of a copy.  What the peer has not
- * registered, or wants to be asked for, is handed to a lane of another transport.
+ * Memory that no NIC knows is reached through slots of the bounce memory, at the price of a copy.  What this lane's NICs have not
+ * registered at either end (a device's memory has no other way) goes to a lane whose NICs have; what none has, or the peer wants
+ * to be asked for, is handed to a lane of another transport.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +20,13 @@
 
 /* ---- where things are ---------------------------------------------------------------------------------------------- */
 
-typedef enum place { HERE, ELSEWHERE, UNKNOWN, STARVED } place;
+typedef enum place {
+    HERE,
+    ELSEWHERE, /* not by these NICs */
+    NOWHERE,   /* by no NIC: TCP finds the words for it */
+    UNKNOWN,
+    STARVED
+} place;
 
 static place look_up(lane_rdma *self, uint32_t segment, bool is_words, uint64_t offset,
                      te_rdma_chunk *chunk) {
@@ -49,21 +56,36 @@ static bool find_local(const lane_rdma *self, const uint8_t *local, uint64_t len
 
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Memory that only NICs reach, and this one does not. */
-static bool is_out_of_reach(const lane_rdma *self, const uint8_t *local, uint64_t length) {
+/* Memory that only NICs reach, and this one does not, or not all of it. */
+static bool is_out_of_reach(const te_lane *lane, const te_rdma_nic *nic,
+                            const te_work_piece *piece) {
+    te_registry *registry = lane->path->engine->registry;
+    te_region *region = NULL;
     te_rdma_key key;
-    return te_memory_is_device(self->engine->registry, local) &&
-           !find_local(self, local, length, &key);
+    if (!te_memory_is_device(registry, piece->local))
+        return false;
+    uint64_t at = (uint64_t)(uintptr_t)piece->local, end = at + piece->length;
+    if (te_region_hold(registry, at, piece->length, lane->opcode == TE_READ, &region) != MS_OK)
+        return true;
+    te_rdma_range *range = te_region_rdma(region);
+    while (range != NULL && at < end && te_rdma_range_key(range, nic, at, &key))
+        at += key.run;
+    te_region_release(region);
+    return at < end;
+}
+
+static uint64_t remote_offset(te_opcode opcode, const te_work_piece *piece) {
+    const ms_write_item *written = &piece->item->wire.write;
+    if (opcode == TE_WRITE && written->version != 0)
+        return piece->offset + (uint64_t)written->page * MS_PAGE_SIZE;
+    return piece->offset;
 }
 
 /* `piece` from `done` on, as far as one request goes.  With `flight`, local memory is looked for as well. */
 static place locate(lane_rdma *self, const te_work_piece *piece, uint64_t done,
                     verbs_send_wr *request, verbs_sge *part, lane_rdma_flight *flight) {
     te_rdma_chunk chunk;
-    const ms_write_item *written = &piece->item->wire.write;
-    uint64_t left = piece->length - done, offset = piece->offset + done;
-    if (self->opcode == TE_WRITE && written->version != 0)
-        offset += (uint64_t)written->page * MS_PAGE_SIZE;
+    uint64_t left = piece->length - done, offset = remote_offset(self->opcode, piece) + done;
     place found = look_up(self, piece->segment, false, offset, &chunk);
     if (found != HERE)
         return found;
@@ -148,8 +170,9 @@ static place locate_all(lane_rdma *self, const te_work *work) {
     for (uint32_t i = 0; i < work->count; i++) {
         const te_work_piece *piece = &work->pieces[i];
         if (!is_inside(self, piece) || is_read_only(self, piece) ||
-            is_out_of_reach(self, piece->local, piece->length) ||
             (self->opcode == TE_WRITE && piece->item->wire.write.source != 0))
+            return NOWHERE;
+        if (is_out_of_reach(self->lane, self->rail->qp.nic, piece))
             return ELSEWHERE;
         place found = is_guarded(self, piece) ? locate_word(self, piece, &request) : HERE;
         for (uint64_t done = 0; done < piece->length && found == HERE; done += part.length)
@@ -280,6 +303,51 @@ void te_lane_rdma_hand_over(te_work *work) {
     te_lane_done(work, TE_WORK_FAILED);
 }
 
+/* As far as this lane knows what the peer has registered; who takes it looks again. */
+static bool may_carry(const lane_rdma *self, const te_lane *other, const te_work *work) {
+    const lane_rdma *its = other->state;
+    te_rdma_chunk chunk;
+    const te_rdma_nic *nic = te_lane_rdma_nic(its);
+    uint32_t remote = its->phase == OPEN ? its->rail->remote_nic : other->ends.remote_nic;
+    for (uint32_t i = 0; i < work->count && nic != NULL; i++) {
+        const te_work_piece *piece = &work->pieces[i];
+        uint64_t offset = remote_offset(self->opcode, piece);
+        if (is_out_of_reach(other, nic, piece) ||
+            te_rdma_look_up(self->endpoint, piece->segment, false, remote, offset, &chunk) ==
+                TE_RDMA_NOT_THERE)
+            return false;
+    }
+    return nic != NULL;
+}
+
+static void tell_refusal(const lane_rdma *self, const te_work *work) {
+    te_rdma *rdma = self->engine->rdma;
+    const uint8_t *local = work->pieces[0].local;
+    if (rdma->is_device_refusal_told || !te_memory_is_device(self->engine->registry, local))
+        return;
+    rdma->is_device_refusal_told = true;
+    te_log(self->engine,
+           "rdma: no NIC that is up reaches the device memory at %p and the other end of a "
+           "request: it is refused",
+           (const void *)local);
+}
+
+/* Not by these NICs: by others that have the memory at both ends, or by another transport.  A work comes to each lane once. */
+static void send_elsewhere(const lane_rdma *self, te_work *work) {
+    te_lane *lane = self->lane;
+    work->declined |= 1u << lane->index;
+    for (uint32_t i = 0; i < lane->path->rail_count; i++) {
+        te_lane *other = &lane->path->lanes[lane->opcode][i];
+        if (other->ops == lane->ops && other->is_up && !other->is_gone &&
+            (work->declined & 1u << i) == 0 && may_carry(self, other, work)) {
+            te_work_move(work, other);
+            return;
+        }
+    }
+    tell_refusal(self, work);
+    te_lane_rdma_hand_over(work);
+}
+
 /* Of the first work that waits.  False: it has to wait on. */
 static bool begin_work(lane_rdma *self, te_work *work) {
     place found = locate_all(self, work);
@@ -287,9 +355,12 @@ static bool begin_work(lane_rdma *self, te_work *work) {
         te_lane_rdma_ask(self);
         return false;
     }
-    if (found == ELSEWHERE) {
+    if (found != HERE) {
         pop_waiting(self);
-        te_lane_rdma_hand_over(work);
+        if (found == ELSEWHERE)
+            send_elsewhere(self, work);
+        else
+            te_lane_rdma_hand_over(work);
         return true;
     }
     self->is_begun = true;
@@ -308,7 +379,7 @@ static void cannot(lane_rdma *self, te_work *work) {
         return;
     }
     pop_waiting(self);
-    te_lane_rdma_hand_over(work);
+    send_elsewhere(self, work);
 }
 
 void te_lane_rdma_pump(lane_rdma *self) {

@@ -419,7 +419,7 @@ bool te_rdma_remote_key(te_rdma_endpoint *endpoint, uint32_t segment, bool is_wo
     int64_t begun_ns = te_now_ns();
     te_rdma_segment *fresh = ask(endpoint, segment, deadline_ns);
     while (fresh != NULL && !fresh->is_whole && te_now_ns() - begun_ns < patience_ns &&
-           !endpoint->is_broken) {
+           te_now_ns() + ASK_AGAIN_NS < deadline_ns && !endpoint->is_broken) {
         free(fresh);
         nanosleep(&(struct timespec){.tv_nsec = ASK_AGAIN_NS}, NULL);
         fresh = ask(endpoint, segment, deadline_ns);

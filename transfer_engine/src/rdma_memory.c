@@ -65,12 +65,15 @@ static verbs_mr *register_chunk(const te_rdma_range *range, const te_rdma_nic *n
 static void tell_short(te_rdma_range *range, const te_rdma_nic *nic, int problem) {
     te_rdma *rdma = range->rdma;
     pthread_mutex_lock(&rdma->lock);
-    bool is_first = !rdma->is_short_told;
-    rdma->is_short_told = true;
+    bool *is_told = range->descriptor >= 0 ? &rdma->is_device_short_told : &rdma->is_short_told;
+    bool is_first = !*is_told;
+    *is_told = true;
     pthread_mutex_unlock(&rdma->lock);
     if (is_first && range->descriptor >= 0)
-        te_log(rdma->engine, "rdma: %s cannot register %llu MiB of device memory (%s)", nic->name,
-               (unsigned long long)(range->length >> 20), strerror(problem));
+        te_log(rdma->engine,
+               "rdma: %s cannot register %llu MiB of device memory (%s): it is reached over NICs "
+               "that can",
+               nic->name, (unsigned long long)(range->length >> 20), strerror(problem));
     else if (is_first)
         te_log(rdma->engine,
                "rdma: %s cannot register %llu MiB (%s)%s: that memory is reached over TCP",
@@ -326,6 +329,10 @@ bool te_rdma_range_key(te_rdma_range *range, const te_rdma_nic *nic, uint64_t ad
     end = end < range->length ? end : range->length;
     *key = (te_rdma_key){.local = mr->lkey, .remote = mr->rkey, .run = end - within};
     return true;
+}
+
+bool te_rdma_range_is_refused(const te_rdma_range *range, const te_rdma_nic *nic) {
+    return atomic_load(&range->problems[nic->index]) != 0;
 }
 
 uint64_t te_rdma_range_chunk_bytes(const te_rdma_range *range) { return range->chunk_bytes; }

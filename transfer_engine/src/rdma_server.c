@@ -279,7 +279,7 @@ static void answer_disconnect(te_engine *engine, te_link *link, const te_request
         disconnect_in_worker(job); /* the peer waits for it, and must not wait for ever */
 }
 
-/* Every chunk of a range on every NIC that is up; false: something is not registered yet. */
+/* Every chunk of a range on every NIC that is up; false: something is not registered yet.  What a NIC has refused is not to come. */
 static bool add_chunks(te_rdma *rdma, te_rdma_range *range, bool is_words, ms_writer *body,
                        uint32_t *count) {
     uint64_t address, length, chunk_bytes = te_rdma_range_chunk_bytes(range);
@@ -292,7 +292,7 @@ static bool add_chunks(te_rdma *rdma, te_rdma_range *range, bool is_words, ms_wr
             if (!atomic_load(&rdma->nics[i]->is_up))
                 continue;
             if (!te_rdma_range_key(range, rdma->nics[i], address + offset, &key)) {
-                is_whole = false;
+                is_whole = is_whole && te_rdma_range_is_refused(range, rdma->nics[i]);
                 continue;
             }
             ms_rdma_chunk chunk = {.offset = offset,

@@ -68,6 +68,8 @@ typedef struct lane_rdma {
 /* ---- lane_rdma.c ---- */
 /* The queue pair is not used any more. */
 void te_lane_rdma_leave(lane_rdma *self, bool is_refused, const char *why);
+/* The NIC that it is of, also while it has no queue pair; NULL: it has gone. */
+te_rdma_nic *te_lane_rdma_nic(const lane_rdma *self);
 /* A worker asks the peer where `segment` is; then it goes on. */
 void te_lane_rdma_ask(lane_rdma *self);
 

@@ -53,9 +53,10 @@ struct te_work {
     int64_t unwanted_ns; /* the lane's: since when nobody wants it any more; 0 = somebody does */
     uint64_t bytes;
     uint32_t count;
-    bool is_sent;    /* the lane's: some of it may have reached the peer */
-    uint8_t outcome; /* the carrier's */
-    te_work *next;   /* the lane's, while it has it */
+    bool is_sent;      /* the lane's: some of it may have reached the peer */
+    uint32_t declined; /* bit i: rail i cannot carry it, though it is no fault of it */
+    uint8_t outcome;   /* the carrier's */
+    te_work *next;     /* the lane's, while it has it */
     te_work_piece pieces[TE_SLICE_PIECES_MAX];
 };
 

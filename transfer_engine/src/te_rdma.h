@@ -55,7 +55,9 @@ struct te_rdma {
     te_rdma_range *ranges;
     bool is_registering; /* the thread that registers runs */
     bool is_stopping;
-    bool is_short_told; /* a refused registration has been logged */
+    bool is_short_told;          /* a refused registration has been logged */
+    bool is_device_short_told;   /* of device memory */
+    bool is_device_refusal_told; /* a request of device memory that no NIC carries; the carrier's */
     struct te_rdma_bounce *bounce;
     uint32_t endpoint_count;                  /* and those being opened */
     te_rdma_endpoint *newest, *oldest, *hand; /* SIEVE's queue */
@@ -102,6 +104,8 @@ typedef struct te_rdma_key {
 /* False: not (yet) registered on that NIC. */
 bool te_rdma_range_key(te_rdma_range *range, const te_rdma_nic *nic, uint64_t address,
                        te_rdma_key *key);
+/* The NIC has refused some of it, and is not asked again. */
+bool te_rdma_range_is_refused(const te_rdma_range *range, const te_rdma_nic *nic);
 uint64_t te_rdma_range_chunk_bytes(const te_rdma_range *range);
 void te_rdma_range_span(const te_rdma_range *range, uint64_t *address, uint64_t *length);
 /* Bytes registered, over all NICs that are up, and bytes wanted. */
