@@ -131,7 +131,11 @@ static ms_status process_of(st_server *server, uint32_t pid, view_process **out)
     st_table_slot *slot = st_table_find(&views->processes, pid);
     if (slot != NULL) {
         *out = (void *)(uintptr_t)slot->value;
-        return MS_OK;
+        /* One that is gone, whose number is taken already: its views end as soon as the control thread hears of it, and
+         * must not take those of the other process with them. */
+        bool is_gone =
+            syscall(SYS_pidfd_send_signal, (*out)->pidfd, 0, NULL, 0) != 0 && errno == ESRCH;
+        return is_gone ? MS_UNAVAILABLE : MS_OK;
     }
     /* Its connection is open, so the process is alive and the pid its own; in another pid namespace the number
      * means nothing here, and a view could never be known to have ended. */
