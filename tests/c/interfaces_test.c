@@ -1,20 +1,10 @@
 /* Pairs of this machine's interfaces with a peer's addresses: tables; and what the kernel says about this machine. */
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 #include <arpa/inet.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "engine_kit.h"
 #include "te_interfaces.h"
 #include "te_internal.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 /* "eth0 10.0.0.1/24, !eth1 10.0.0.2/24": a "!" has lost its link; what "lo" has is this machine's own. */
 static void read_interfaces(const char *text, te_interfaces *interfaces) {

@@ -2,21 +2,11 @@
 // sources: transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include <poll.h>
 
+#include "engine_kit.h"
 #include "te_internal.h"
 #include "te_pacing.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static char error[TE_ERROR_BYTES];
 
@@ -34,15 +24,10 @@ static bool is_controlled_by(int descriptor, const char *expected) {
 }
 
 static int accept_one(int listener, struct sockaddr_storage *from) {
-    struct timespec pause = {.tv_nsec = 1000000};
-    for (int i = 0; i < 10000; i++) {
-        socklen_t length = sizeof *from;
-        int accepted = accept4(listener, (struct sockaddr *)from, &length, SOCK_CLOEXEC);
-        if (accepted >= 0)
-            return accepted;
-        nanosleep(&pause, NULL);
-    }
-    return -1;
+    struct pollfd waited = {.fd = listener, .events = POLLIN};
+    socklen_t length = sizeof *from;
+    CHECK(poll(&waited, 1, 10000) == 1);
+    return accept4(listener, (struct sockaddr *)from, &length, SOCK_CLOEXEC);
 }
 
 /* Both ways to connect, and both ends. */

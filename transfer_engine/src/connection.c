@@ -70,7 +70,7 @@ static bool is_crowded(const te_engine *engine) {
     return atomic_load_explicit(&engine->waiting, memory_order_relaxed) > engine->spinning_max;
 }
 
-/* So many that going round all of them takes longer than a wake-up. */
+/* So many that going round all of them may take longer than a wake-up. */
 static bool is_overcrowded(const te_engine *engine) {
     return atomic_load_explicit(&engine->waiting, memory_order_relaxed) > engine->turns_max;
 }
