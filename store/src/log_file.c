@@ -85,3 +85,11 @@ ms_status st_log_grow(st_log *log, const char *path, size_t needed) {
     log->size = size;
     return MS_OK;
 }
+
+ms_status st_log_shrink(st_log *log, const char *path, size_t size) {
+    /* First the mapping: a store to what is mapped beyond a file's end would end the process. */
+    if (mremap(log->data, log->size, size, 0) == MAP_FAILED)
+        return MS_NO_MEMORY;
+    log->size = size;
+    return truncate(path, (off_t)size) == 0 ? MS_OK : MS_IO_ERROR;
+}

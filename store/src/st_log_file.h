@@ -27,5 +27,7 @@ ms_status st_log_create(const char *path, size_t size, st_log *log);
 ms_status st_log_reuse(const char *path, size_t size, st_log *log);
 /* `needed` more bytes fit behind the tail.  NO_SPACE as above. */
 ms_status st_log_grow(st_log *log, const char *path, size_t needed);
+/* The blocks beyond `size` are given back; all records are before it. */
+ms_status st_log_shrink(st_log *log, const char *path, size_t size);
 
 #endif
