@@ -551,10 +551,12 @@ static void part_grant(put_part *part, cl_failure *failure) {
     put->end = cl_number_start(put->client, 0);
 }
 
-/* Sends the bytes, if they are few, and does not wait for the answer. */
-static bool part_send(put_part *part, cl_failure *failure) {
+/* Sends the bytes, if they are few, and does not wait for the answer: behind those of `before`, or NULL. */
+static bool part_send(put_part *part, put_part *before, cl_failure *failure) {
     part_grant(part, failure);
-    part->is_early = part->status == MS_OK && cl_write_early_begin(&part->early, &part->put);
+    part->is_early = part->status == MS_OK &&
+                     cl_write_early_begin(&part->early, &part->put,
+                                          before == NULL ? NULL : &before->early);
     return part->is_early;
 }
 
@@ -625,9 +627,9 @@ static ms_status put_in_halves(const cl_putting *put, cl_failure *failure) {
     }
     start_send(&second.put, failure);
     /* The same for what comes after grants that were not given at the first time of asking. */
-    if (part_send(&first, failure) && is_answered_first(&second, &first) &&
+    if (part_send(&first, NULL, failure) && is_answered_first(&second, &first) &&
         start_answer(&second.put, failure) == MS_OK)
-        part_send(&second, failure);
+        part_send(&second, &first, failure);
     part_write(&first, failure);
     part_write(&second, failure);
     ms_status status = part_finish(&first, failure);

@@ -56,7 +56,7 @@ bool cl_put_avoids(const cl_putting *put, cl_node *node);
 void cl_put_replica_failed(cl_putting *put, size_t index, ms_status status);
 /* The WRITE of all of it went over `connection`, which has ended unanswered: it goes over another one *(seal_again)*, as it is
  * that which has ended, not the server, for all that is known. */
-void cl_put_repeat(cl_putting *put, const te_connection *connection);
+void cl_put_repeat(cl_putting *put, uint32_t hello_generation);
 /* The node has not taken what it was sent: says so, also to those who come after. */
 void cl_put_node_failed(cl_putting *put, cl_node *node, ms_status status, int64_t began_ns,
                         cl_failure *failure);

@@ -205,9 +205,9 @@ bool cl_put_avoids(const cl_putting *put, cl_node *node) {
            cl_node_others(put->client, node) != 0;
 }
 
-void cl_put_repeat(cl_putting *put, const te_connection *connection) {
+void cl_put_repeat(cl_putting *put, uint32_t hello_generation) {
     put->is_repeated = true;
-    put->hello_generation = te_connection_generation(connection);
+    put->hello_generation = hello_generation;
 }
 
 int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes) {
@@ -267,19 +267,19 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
             put->states[list->owners[i]].sealed = 1;
         status = cl_put_take_relayed(put, failure);
         if (status != MS_OK)
-            cl_put_repeat(put, data);
+            cl_put_repeat(put, te_connection_generation(data));
         te_checkin(data, status == MS_OK);
         *is_done = status == MS_OK;
         return *is_done ? MS_OK : write_again(put, node, list, failure);
     }
     bool is_refused = false;
     if (status == MS_OK)
-        status = cl_write_list_receive(list, data, put->write_ns, &is_refused);
+        status = cl_write_list_receive(list, data, false, put->write_ns, &is_refused);
     if (status == MS_OK)
         cl_write_list_settle(list, put, node, 1, failure);
     bool is_again = status == MS_UNAVAILABLE && !is_refused;
     if (is_again)
-        cl_put_repeat(put, data);
+        cl_put_repeat(put, te_connection_generation(data));
     te_checkin(data, status == MS_OK); /* who refuses a whole frame ends the connection */
     /* Else nobody knows whether the seals arrived: a relayed answer may still come on the master's connection. */
     if (status != MS_OK && !is_refused && put->master != NULL) {

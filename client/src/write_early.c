@@ -44,9 +44,37 @@ static cl_node *node_of_all(const cl_putting *put, size_t *writes) {
     return node;
 }
 
-bool cl_write_early_begin(cl_write_early *early, cl_putting *put) {
+static ms_status take_connection(cl_write_early *early, cl_write_early *before,
+                                 int64_t deadline_ns) {
+    bool is_followed = before != NULL && before->connection != NULL && before->sent == MS_OK &&
+                       before->node == early->node;
+    if (!is_followed)
+        return te_checkout_try(early->node->writing, deadline_ns, &early->connection);
+    early->connection = before->connection;
+    before->next = early;
+    return MS_OK;
+}
+
+/* The connection goes back, or to who is next on it. */
+static void give_connection(cl_write_early *early, ms_status status, bool is_refused) {
+    te_connection *connection = early->connection;
+    early->connection = NULL;
+    if (connection == NULL)
+        return; /* who was before has seen it fail */
+    bool is_usable = status == MS_OK || is_refused; /* its end is the next one's answer */
+    if (early->next != NULL && is_usable)
+        return;
+    if (early->next != NULL) {
+        early->next->connection = NULL;
+        early->next->sent = status;
+    }
+    te_checkin(connection, status == MS_OK);
+}
+
+bool cl_write_early_begin(cl_write_early *early, cl_putting *put, cl_write_early *before) {
     size_t writes;
     early->connection = NULL;
+    early->next = NULL;
     early->node = node_of_all(put, &writes);
     if (early->node == NULL || cl_put_avoids(put, early->node))
         return false;
@@ -59,11 +87,12 @@ bool cl_write_early_begin(cl_write_early *early, cl_putting *put) {
     if (status == MS_OK)
         status = early->list.seals.status;
     if (status == MS_OK)
-        status = te_checkout_try(early->node->writing, put->write_ns, &early->connection);
+        status = take_connection(early, before, put->write_ns);
     if (status != MS_OK) {
         cl_write_list_close(&early->list);
         return false;
     }
+    early->generation = te_connection_generation(early->connection);
     early->sent = cl_write_list_send(&early->list, early->connection, 0, put->write_ns);
     return true;
 }
@@ -72,12 +101,12 @@ ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure 
     ms_status status = early->sent;
     bool is_refused = false;
     if (status == MS_OK)
-        status = cl_write_list_receive(&early->list, early->connection, put->write_ns, &is_refused);
+        status = cl_write_list_receive(&early->list, early->connection, early->next != NULL,
+                                       put->write_ns, &is_refused);
     bool is_again = status == MS_UNAVAILABLE && !is_refused;
     if (is_again)
-        cl_put_repeat(put, early->connection);
-    te_checkin(early->connection, status == MS_OK);
-    early->connection = NULL;
+        cl_put_repeat(put, early->generation);
+    give_connection(early, status, is_refused);
     if (is_again) {
         cl_write_list_doubt(&early->list, put);
         cl_write_list_close(&early->list);

@@ -106,12 +106,13 @@ ms_status cl_write_list_send(const cl_write_list *list, te_connection *connectio
                    cl_left_ms(deadline_ns), body, 3, payload, payload_count, deadline_ns);
 }
 
-ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, int64_t deadline_ns,
-                                bool *is_refused) {
+ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, bool is_followed,
+                                int64_t deadline_ns, bool *is_refused) {
     *is_refused = false;
     uint8_t answer[8 + CL_WRITE_ITEMS_MAX * sizeof(uint32_t)];
     te_reply reply = {.body = answer, .body_size = sizeof answer};
-    ms_status status = te_receive(connection, &reply, deadline_ns);
+    ms_status status = is_followed ? te_receive_exactly(connection, &reply, deadline_ns)
+                                   : te_receive(connection, &reply, deadline_ns);
     if (status != MS_OK)
         return status;
     bool all = reply.header.status == MS_OK;

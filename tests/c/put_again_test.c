@@ -401,6 +401,50 @@ static void test_puts_survive_their_connection(way chosen) {
     close_all();
 }
 
+/* ---- the halves of a batch of small values -------------------------------------------------------------------------- */
+
+static _Atomic uint32_t seals_left;
+
+/* The first half is answered, and nothing after it. */
+static void be_silent_later(const char *name) {
+    if (strcmp(name, "seal: before the word") != 0 || seals_left == 0 || --seals_left != 0)
+        return;
+    pause_ms(100); /* for what is on its way */
+    all.between->is_silent_back = true;
+}
+
+static void test_both_halves_go_over_one_connection(void) {
+    open_all(BY_TCP);
+    putting put;
+    pthread_t thread;
+    warm();
+    uint64_t accepted = all.between->accepted;
+    put_open(&put, "together", KEYS_MAX, 500);
+    put_run(&put);
+    check_stored(&put);
+    CHECK(all.between->accepted == accepted);
+    free(put.bytes);
+
+    blamed before = blame();
+    uint64_t sealed = node_counter(&all.node, "seals_total");
+    put_open(&put, "one half", KEYS_MAX, 500);
+    seals_left = KEYS_MAX / 2 + 1;
+    on_step = be_silent_later;
+    CHECK(pthread_create(&thread, NULL, put_run, &put) == 0);
+    for (uint64_t now; (now = node_counter(&all.node, "seals_total")) < sealed + KEYS_MAX;)
+        node_wait_counter(&all.node, "seals_total", now);
+    on_step = NULL;
+    CHECK(seals_left == 0);
+    proxy_break(all.between);
+    all.between->is_silent_back = false;
+    pthread_join(thread, NULL);
+    check_stored(&put);
+    check_blame(before);
+    CHECK(node_counter(&all.node, "seals_total") == sealed + KEYS_MAX); /* the first half only once */
+    free(put.bytes);
+    close_all();
+}
+
 /* ---- through shared memory ------------------------------------------------------------------------------------------ */
 
 static _Atomic uint32_t cuts_left, cut_count;
@@ -469,6 +513,7 @@ int main(void) {
     RUN(test_only_the_server_knows_what_is_sealed());
     RUN(test_puts_survive_their_connection(BY_TCP));
     RUN(test_puts_survive_their_connection(BY_RELAY));
+    RUN(test_both_halves_go_over_one_connection());
     RUN(test_what_a_repeat_cannot_tell_is_unclear(BY_TCP));
     RUN(test_what_a_repeat_cannot_tell_is_unclear(BY_RELAY));
     RUN(test_shared_memory_survives_its_link("shared", 1, 3 * MIB));
