@@ -554,9 +554,9 @@ static void part_grant(put_part *part, cl_failure *failure) {
 /* Sends the bytes, if they are few, and does not wait for the answer: behind those of `before`, or NULL. */
 static bool part_send(put_part *part, put_part *before, cl_failure *failure) {
     part_grant(part, failure);
-    part->is_early = part->status == MS_OK &&
-                     cl_write_early_begin(&part->early, &part->put,
-                                          before == NULL ? NULL : &before->early);
+    part->is_early =
+        part->status == MS_OK &&
+        cl_write_early_begin(&part->early, &part->put, before == NULL ? NULL : &before->early);
     return part->is_early;
 }
 

@@ -60,7 +60,7 @@ static void give_connection(cl_write_early *early, ms_status status, bool is_ref
     te_connection *connection = early->connection;
     early->connection = NULL;
     if (connection == NULL)
-        return; /* who was before has seen it fail */
+        return;                                     /* who was before has seen it fail */
     bool is_usable = status == MS_OK || is_refused; /* its end is the next one's answer */
     if (early->next != NULL && is_usable)
         return;

@@ -440,7 +440,8 @@ static void test_both_halves_go_over_one_connection(void) {
     pthread_join(thread, NULL);
     check_stored(&put);
     check_blame(before);
-    CHECK(node_counter(&all.node, "seals_total") == sealed + KEYS_MAX); /* the first half only once */
+    CHECK(node_counter(&all.node, "seals_total") ==
+          sealed + KEYS_MAX); /* the first half only once */
     free(put.bytes);
     close_all();
 }
