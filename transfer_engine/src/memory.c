@@ -253,6 +253,35 @@ static ms_status serve(te_engine *engine, te_region *region, const te_segment_co
     return status;
 }
 
+static bool is_range(uint64_t address, uint64_t length, const char *location) {
+    return address != 0 && length != 0 && length <= UINT64_MAX - address && is_location(location);
+}
+
+/* A region that nobody can find yet; NULL: no memory. */
+static te_region *region_new(uint64_t address, uint64_t length, const char *location) {
+    te_region *region = calloc(1, sizeof *region);
+    if (region == NULL)
+        return NULL;
+    *region = (te_region){.address = address,
+                          .length = length,
+                          .is_writable = true,
+                          .numa_node = -1,
+                          .payload_descriptor = -1,
+                          .words_descriptor = -1};
+    snprintf(region->location, sizeof region->location, "%s", location);
+    return region;
+}
+
+/* What every region's segment has. */
+static te_segment_config config_of(const te_registry *registry, const te_region *region) {
+    return (te_segment_config){.segment = region->segment,
+                               .address = (void *)(uintptr_t)region->address,
+                               .length = region->length,
+                               .payload_descriptor = region->payload_descriptor,
+                               .words_descriptor = region->words_descriptor,
+                               .incarnation = registry->incarnation};
+}
+
 ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t length,
                                    const char *location) {
     te_registry *registry = engine->registry;
@@ -260,19 +289,14 @@ ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t
     ms_status status = te_engine_check(engine);
     if (status != MS_OK)
         return status;
-    if (address == 0 || length == 0 || length > UINT64_MAX - address || !is_location(location))
+    if (!is_range(address, length, location))
         return MS_BAD_REQUEST;
     if (!is_mapped(address, address + length, &is_writable))
         return MS_OUT_OF_RANGE;
-    te_region *region = calloc(1, sizeof *region);
+    te_region *region = region_new(address, length, location);
     if (region == NULL)
         return MS_NO_MEMORY;
-    *region = (te_region){.address = address,
-                          .length = length,
-                          .is_writable = is_writable,
-                          .payload_descriptor = -1,
-                          .words_descriptor = -1};
-    snprintf(region->location, sizeof region->location, "%s", location);
+    region->is_writable = is_writable;
     region->numa_node = node_of(address, location);
 
     te_shared_range range;
@@ -288,14 +312,8 @@ ms_status te_register_local_memory(te_engine *engine, uint64_t address, uint64_t
         region_free(region);
         return status;
     }
-    te_segment_config config = {.segment = region->segment,
-                                .address = (void *)(uintptr_t)address,
-                                .length = length,
-                                .payload_descriptor = region->payload_descriptor,
-                                .words_descriptor = region->words_descriptor,
-                                .payload_offset =
-                                    is_shared ? address - (uint64_t)(uintptr_t)range.base : 0,
-                                .incarnation = registry->incarnation};
+    te_segment_config config = config_of(registry, region);
+    config.payload_offset = is_shared ? address - (uint64_t)(uintptr_t)range.base : 0;
     if (!is_writable)
         config.ops.write_begin = refuse_write;
     config.is_read_only = !is_writable;
@@ -320,25 +338,17 @@ ms_status te_register_device_memory(te_engine *engine, uint64_t address, uint64_
     ms_status status = te_engine_check(engine);
     if (status != MS_OK)
         return status;
-    if (address == 0 || length == 0 || length > UINT64_MAX - address ||
-        length > UINT64_MAX - offset || !is_location(location) || descriptor < 0 ||
+    if (!is_range(address, length, location) || length > UINT64_MAX - offset || descriptor < 0 ||
         (address - offset) % MS_PAGE_SIZE != 0) {
         te_error(error,
                  "no such range, location or descriptor, or the address and the offset do not "
                  "agree within a page");
         return MS_BAD_REQUEST;
     }
-    te_region *region = calloc(1, sizeof *region);
+    te_region *region = region_new(address, length, location);
     if (region == NULL)
         return MS_NO_MEMORY;
-    *region = (te_region){.address = address,
-                          .length = length,
-                          .is_writable = true,
-                          .is_device = true,
-                          .numa_node = -1,
-                          .payload_descriptor = -1,
-                          .words_descriptor = -1};
-    snprintf(region->location, sizeof region->location, "%s", location);
+    region->is_device = true;
     atomic_fetch_add(&registry->device_count, 1); /* before anybody can find it */
     status = insert(registry, region);
     if (status != MS_OK) {
@@ -348,15 +358,10 @@ ms_status te_register_device_memory(te_engine *engine, uint64_t address, uint64_
         return status;
     }
     te_device_memory device = {.descriptor = descriptor, .offset = offset, .error = error};
-    te_segment_config config = {
-        .segment = region->segment,
-        .address = (void *)(uintptr_t)address,
-        .length = length,
-        .payload_descriptor = -1,
-        .words_descriptor = -1,
-        .incarnation = registry->incarnation,
-        .ops = {.read_begin = refuse_device_read, .write_begin = refuse_device_write},
-        .device = &device};
+    te_segment_config config = config_of(registry, region);
+    config.ops.read_begin = refuse_device_read;
+    config.ops.write_begin = refuse_device_write;
+    config.device = &device;
     return serve(engine, region, &config);
 }
 
