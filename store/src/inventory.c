@@ -59,9 +59,9 @@ struct st_inventory {
      * Untouched parts of it take no memory. */
     uint32_t *index;
     uint64_t count, live_pages, compactions;
-    /* Of the file that is ready for the next compaction: at least a log's reserve, and as large as the largest log
-     * that was compacted, until blocks run short; 0 = there is none. */
-    size_t spare_bytes;
+    /* Ready for the next compaction, mapped too, as puts wait for that: at least a log's reserve, and as large as the
+     * largest log that was compacted, until blocks run short.  Its records do not count. */
+    st_log spare;
     bool cannot_exchange; /* two names, as some file systems */
 };
 
@@ -228,33 +228,32 @@ static size_t reserve_of(const st_inventory *inventory, size_t log_index) {
     return (size + ST_LOG_BYTES_MIN - 1) / ST_LOG_BYTES_MIN * ST_LOG_BYTES_MIN;
 }
 
+/* False also if somebody has removed it. */
+static bool has_spare(st_inventory *inventory, const char *path) {
+    if (inventory->spare.data != NULL && access(path, F_OK) != 0)
+        st_log_unmap(&inventory->spare);
+    return inventory->spare.data != NULL;
+}
+
 static ms_status make_spare(st_inventory *inventory) {
     char path[ST_PATH_BYTES];
-    st_log spare = {0};
+    st_log *spare = &inventory->spare;
     size_t size = reserve_of(inventory, 0);
     if (!spare_path(inventory, path))
         return MS_BAD_REQUEST;
-    ms_status status = MS_OK;
-    if (inventory->spare_bytes == 0 ||
-        st_log_reuse(path, inventory->spare_bytes, &spare) != MS_OK) {
-        inventory->spare_bytes = 0;
-        status = st_log_create(path, size, &spare);
-    }
-    if (status == MS_OK && spare.size < size)
-        status = st_log_grow(&spare, path, size - spare.tail);
-    if (status == MS_OK)
-        inventory->spare_bytes = spare.size;
-    st_log_unmap(&spare);
-    return status;
+    if (!has_spare(inventory, path))
+        return st_log_create(path, size, spare);
+    return spare->size < size ? st_log_grow(spare, path, size - spare->tail) : MS_OK;
 }
 
-/* False: somebody has removed it. */
-static bool open_spare(st_inventory *inventory, char path[ST_PATH_BYTES], st_log *fresh) {
-    bool is_open =
-        spare_path(inventory, path) && st_log_reuse(path, inventory->spare_bytes, fresh) == MS_OK;
-    if (!is_open)
-        inventory->spare_bytes = 0;
-    return is_open;
+/* As a log without records; it is the caller's now. */
+static bool take_spare(st_inventory *inventory, char path[ST_PATH_BYTES], st_log *fresh) {
+    if (!spare_path(inventory, path) || !has_spare(inventory, path))
+        return false;
+    *fresh = inventory->spare;
+    inventory->spare = (st_log){0};
+    st_log_clear(fresh);
+    return true;
 }
 
 /* A second file for `size` bytes: the spare one if that has about this size, because blocks that are there cost a
@@ -262,54 +261,47 @@ static bool open_spare(st_inventory *inventory, char path[ST_PATH_BYTES], st_log
  * one that is smaller than the reserve is taken for that in need only. */
 static ms_status open_fresh(st_inventory *inventory, size_t log_index, size_t least, size_t size,
                             char path[ST_PATH_BYTES], st_log *fresh, bool *is_spare) {
-    *is_spare = !inventory->cannot_exchange && inventory->spare_bytes >= size &&
-                inventory->spare_bytes / SPARE_FACTOR <= size &&
+    *is_spare = !inventory->cannot_exchange && inventory->spare.size >= size &&
+                inventory->spare.size / SPARE_FACTOR <= size &&
                 inventory->logs[log_index].size >= reserve_of(inventory, 0) &&
-                open_spare(inventory, path, fresh);
+                take_spare(inventory, path, fresh);
     if (*is_spare)
         return MS_OK;
     if (!log_path(inventory, log_index, ".new", path))
         return MS_BAD_REQUEST;
     ms_status status = st_log_create(path, size, fresh);
-    if (status != MS_NO_SPACE || inventory->spare_bytes < least)
+    if (status != MS_NO_SPACE || inventory->spare.size < least)
         return status;
-    *is_spare = open_spare(inventory, path, fresh);
+    *is_spare = take_spare(inventory, path, fresh);
     return *is_spare ? MS_OK : MS_NO_SPACE;
 }
 
-/* The new file takes the log's name; the old one becomes the spare file, if that was used or is smaller. */
+/* The new file takes the log's name; the old one becomes the spare file (*is_kept), if that was used or is smaller. */
 static bool rename_fresh(st_inventory *inventory, const char *fresh_path, const char *path,
-                         size_t old_bytes, bool is_spare) {
-    bool is_kept =
-        is_spare || (old_bytes > inventory->spare_bytes && old_bytes >= reserve_of(inventory, 0));
-    if (is_kept && !inventory->cannot_exchange) {
+                         size_t old_bytes, bool is_spare, bool *is_kept) {
+    *is_kept =
+        is_spare || (old_bytes > inventory->spare.size && old_bytes >= reserve_of(inventory, 0));
+    if (*is_kept && !inventory->cannot_exchange) {
         char spare[ST_PATH_BYTES];
         inventory->cannot_exchange =
             renameat2(AT_FDCWD, fresh_path, AT_FDCWD, path, RENAME_EXCHANGE) != 0;
         if (!inventory->cannot_exchange) {
-            if (is_spare || (spare_path(inventory, spare) && rename(fresh_path, spare) == 0))
-                inventory->spare_bytes = old_bytes;
-            else
+            *is_kept = is_spare || (spare_path(inventory, spare) && rename(fresh_path, spare) == 0);
+            if (!*is_kept)
                 unlink(fresh_path);
             return true;
         }
     }
-    if (rename(fresh_path, path) != 0)
-        return false;
-    if (is_spare)
-        inventory->spare_bytes = 0;
-    return true;
+    *is_kept = false;
+    return rename(fresh_path, path) == 0;
 }
 
 /* What the spare file has beyond the reserve goes to who needs blocks; false: it has no more than that. */
 static bool spare_give(st_inventory *inventory) {
     char path[ST_PATH_BYTES];
     size_t reserve = reserve_of(inventory, 0);
-    if (inventory->spare_bytes <= reserve || !spare_path(inventory, path) ||
-        truncate(path, (off_t)reserve) != 0)
-        return false;
-    inventory->spare_bytes = reserve;
-    return true;
+    return inventory->spare.size > reserve && spare_path(inventory, path) &&
+           st_log_shrink(&inventory->spare, path, reserve) == MS_OK;
 }
 
 /* So do those of logs, beyond their records. */
@@ -374,10 +366,14 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
         if (inventory->index[page] != 0)
             fresh.tail += copy_record(log, inventory->index[page], fresh.data + fresh.tail);
     ST_STEP("compact: written");
-    if (!rename_fresh(inventory, fresh_path, path, log->size, is_spare)) {
-        st_log_unmap(&fresh);
-        if (!is_spare)
+    bool is_kept;
+    if (!rename_fresh(inventory, fresh_path, path, log->size, is_spare, &is_kept)) {
+        if (is_spare) {
+            inventory->spare = fresh;
+        } else {
+            st_log_unmap(&fresh);
             unlink(fresh_path);
+        }
         return MS_IO_ERROR;
     }
     ST_STEP("compact: renamed");
@@ -390,10 +386,15 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
         at += head_at(&fresh, (uint32_t)(at / UNIT))->length;
     }
     fresh.live_bytes = log->live_bytes;
-    st_log_unmap(log);
+    if (is_kept) {
+        st_log_unmap(&inventory->spare);
+        inventory->spare = *log;
+    } else {
+        st_log_unmap(log);
+    }
     *log = fresh;
     inventory->compactions++;
-    if (is_spare && inventory->spare_bytes == 0)
+    if (is_spare && !is_kept)
         (void)make_spare(inventory); /* of the blocks that the old file had */
     return MS_OK;
 }
@@ -447,7 +448,7 @@ static ms_status log_extend(st_inventory *inventory, size_t log_index) {
 
 ms_status st_inventory_extend(st_inventory *inventory, uint64_t page_count) {
     ms_status status =
-        inventory->spare_bytes >= reserve_of(inventory, 0) ? MS_OK : make_spare(inventory);
+        inventory->spare.size >= reserve_of(inventory, 0) ? MS_OK : make_spare(inventory);
     size_t end = (size_t)((page_count + ST_LOG_PAGES - 1) / ST_LOG_PAGES);
     for (size_t at = 0; status == MS_OK && at < end && at < inventory->log_count; at++) {
         status = log_extend(inventory, at);
@@ -700,9 +701,8 @@ static void find_spare(st_inventory *inventory) {
     bool is_whole = S_ISREG(state.st_mode) && state.st_uid == geteuid() &&
                     (uint64_t)state.st_blocks * 512 >= (uint64_t)state.st_size &&
                     (uint64_t)state.st_size >= reserve_of(inventory, 0);
-    if (is_whole)
-        inventory->spare_bytes = (size_t)state.st_size / UNIT * UNIT;
-    else
+    size_t size = (size_t)state.st_size / UNIT * UNIT;
+    if (!is_whole || st_log_reuse(path, size, &inventory->spare) != MS_OK)
         unlink(path);
 }
 
@@ -743,6 +743,7 @@ void st_inventory_close(st_inventory *inventory) {
         return;
     for (size_t at = 0; inventory->logs != NULL && at < inventory->log_count; at++)
         st_log_unmap(&inventory->logs[at]);
+    st_log_unmap(&inventory->spare);
     if (inventory->index != NULL)
         munmap(inventory->index, inventory->page_count * sizeof(uint32_t));
     free(inventory->logs);

@@ -55,11 +55,15 @@ ms_status st_log_reuse(const char *path, size_t size, st_log *log) {
         return MS_IO_ERROR;
     ms_status status = st_log_map(log, fd, size);
     close(fd);
-    if (status != MS_OK)
-        return status;
-    memset(log->data, 0, size); /* nothing of what it was may look like a record */
+    log->tail = size;
+    log->live_bytes = 0;
+    return status;
+}
+
+void st_log_clear(st_log *log) {
+    memset(log->data, 0, log->tail); /* nothing of what it was may look like a record */
+    log->live_bytes = 0;
     begin(log);
-    return MS_OK;
 }
 
 ms_status st_log_grow(st_log *log, const char *path, size_t needed) {
@@ -91,5 +95,7 @@ ms_status st_log_shrink(st_log *log, const char *path, size_t size) {
     if (mremap(log->data, log->size, size, 0) == MAP_FAILED)
         return MS_NO_MEMORY;
     log->size = size;
+    if (log->tail > size)
+        log->tail = size;
     return truncate(path, (off_t)size) == 0 ? MS_OK : MS_IO_ERROR;
 }

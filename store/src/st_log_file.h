@@ -23,8 +23,10 @@ ms_status st_log_map(st_log *log, int descriptor, size_t size);
 void st_log_unmap(st_log *log);
 /* A new file with room for `size` bytes and no record.  NO_SPACE: the file system is full. */
 ms_status st_log_create(const char *path, size_t size, st_log *log);
-/* Another file's blocks for the same. */
+/* Another file's blocks, mapped: `tail` says how far they may hold something. */
 ms_status st_log_reuse(const char *path, size_t size, st_log *log);
+/* Blocks that were a log's become one with no record. */
+void st_log_clear(st_log *log);
 /* `needed` more bytes fit behind the tail.  NO_SPACE as above. */
 ms_status st_log_grow(st_log *log, const char *path, size_t needed);
 /* The blocks beyond `size` are given back; all records are before it. */
