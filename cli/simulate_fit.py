@@ -67,7 +67,8 @@ def fit(output: Output, files: tuple[Path, ...], degree: int) -> int:
         decode_fit = fit_decode_time(decode) if decode else None
     except RequestError as error:
         raise ConfigError(f"{named}: {error.message}", cause=error, hint=_HINT) from error
-    parts = _parts(prefill_fit, decode_fit)
+    fits = (("prefill", prefill_fit), ("decode", decode_fit))
+    parts = [_part(of, found) for of, found in fits if found is not None]
     for part in parts:
         _judge(output, part)
     document = {
@@ -80,37 +81,44 @@ def fit(output: Output, files: tuple[Path, ...], degree: int) -> int:
     return ExitCode.OK
 
 
-def _parts(prefill: PrefillFit | None, decode: DecodeFit | None) -> list[dict[str, Any]]:
+_FORMS = {
+    "prefill": "c0 + c1 (n - p) + c2 (n^2 - p^2), n tokens of which p cached",
+    "decode": "t0 + kb b + kc c, batch b, c tokens of context in all of it",
+}
+_TERMS = {
+    "prefill": (
+        ("c0", "base_s", "prefill_base", 1, "seconds a prefill"),
+        ("c1", "per_token_s", "prefill_token_us", 1e6, "microseconds a computed token"),
+        ("c2", "per_token_pair_s", "prefill_pair_ns", 1e9, "nanoseconds per n^2 - p^2"),
+    ),
+    "decode": (
+        ("t0", "base_s", "decode_base", 1, "seconds an iteration"),
+        ("kb", "per_request_s", "decode_request_us", 1e6, "microseconds a request"),
+        ("kc", "per_context_token_s", "decode_token_ns", 1e9, "nanoseconds a token of context"),
+    ),
+}
+"""Of each coefficient: name, field of the model, setting, its units in a second, meaning."""
+
+
+def _part(of: str, fitted: PrefillFit | DecodeFit) -> dict[str, Any]:
     """Return what was fitted as the settings that it is of `[model]`, with what each stands for."""
-    parts: list[dict[str, Any]] = []
-    if prefill is not None:
-        p = prefill.model
-        parts.append({
-            "of": "prefill", "form": "c0 + c1 (n - p) + c2 (n^2 - p^2), n tokens of which p cached",
-            "samples": prefill.num_samples, "error": asdict(prefill.error),
-            "coefficients": {"c0_seconds": p.base_s, "c1_seconds": p.per_token_s,
-                             "c2_seconds": p.per_token_pair_s},
-            "settings": _settings([
-                ("prefill_base", p.base_s, "c0: seconds a prefill"),
-                ("prefill_token_us", p.per_token_s * 1e6, "c1: microseconds a computed token"),
-                ("prefill_pair_ns", p.per_token_pair_s * 1e9, "c2: nanoseconds per n^2 - p^2"),
-            ]),
-        })  # fmt: skip
-    if decode is not None:
-        d = decode.model
-        parts.append({
-            "of": "decode", "form": "t0 + kb b + kc c, batch b, c tokens of context in all of it",
-            "samples": decode.num_samples, "error": asdict(decode.error),
-            "coefficients": {"t0_seconds": d.base_s, "kb_seconds": d.per_request_s,
-                             "kc_seconds": d.per_context_token_s},
-            "settings": _settings([
-                ("decode_base", d.base_s, "t0: seconds an iteration"),
-                ("decode_request_us", d.per_request_s * 1e6, "kb: microseconds a request"),
-                ("decode_token_ns", d.per_context_token_s * 1e9,
-                 "kc: nanoseconds a token of context"),
-            ]),
-        })  # fmt: skip
-    return parts
+    terms = [
+        (name, getattr(fitted.model, field), setting, per_second, meaning)
+        for name, field, setting, per_second, meaning in _TERMS[of]
+    ]
+    return {
+        "of": of,
+        "form": _FORMS[of],
+        "samples": fitted.num_samples,
+        "error": asdict(fitted.error),
+        "coefficients": {f"{name}_seconds": value for name, value, *_ in terms},
+        "settings": _settings(
+            [
+                (setting, value * per_second, f"{name}: {meaning}")
+                for name, value, setting, per_second, meaning in terms
+            ]
+        ),
+    }
 
 
 def _settings(values: list[tuple[str, float, str]]) -> list[tuple[str, str | float, str]]:

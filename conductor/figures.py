@@ -136,6 +136,15 @@ def _run(trace: Trace, config: SimConfig) -> Report:
     return report(simulate(trace, config))
 
 
+_BY_POLICY = ("TRACE", "POLICY", "MEAN TTFT", "/ GLOBAL", "PUBLISHED", "/ GLOBAL")
+
+
+def _beside(here: float, base: float, paper: float | None, paper_base: float) -> tuple[str, ...]:
+    """Return seconds and their multiple of a base, here and as published."""
+    there = (f"{paper:.2f} s", f"{paper / paper_base:.2f}") if paper else ("-", "-")
+    return (f"{here:.2f} s", f"{here / base:.2f}", *there)
+
+
 def _mean_ttft(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figure:
     published = {"random": 19.65, "least-load": 5.27, "local": 3.58, "global": 3.07}
     rows = []
@@ -151,29 +160,15 @@ def _mean_ttft(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> 
                 [
                     name,
                     policy,
-                    f"{one.ttft_s.mean:.2f} s",
-                    f"{one.ttft_s.mean / best:.2f}",
-                    f"{paper:.2f} s" if paper else "-",
-                    f"{paper / 3.07:.2f}" if paper else "-",
+                    *_beside(one.ttft_s.mean, best, paper, published["global"]),
                     f"{one.ttft_s.p99:.2f} s",
                     f"{one.hit_tokens:.1%}",
                     f"{one.hit_blocks:.1%}",
                 ]
             )
-    header = [
-        "TRACE",
-        "POLICY",
-        "MEAN TTFT",
-        "/ GLOBAL",
-        "PUBLISHED",
-        "/ GLOBAL",
-        "P99",
-        "HIT TOKENS",
-        "HIT BLOCKS",
-    ]
     return Figure(
         f"F figure 5: mean TTFT by policy, {_nodes(base)}, {base.replay.speed:g}x",
-        header,
+        [*_BY_POLICY, "P99", "HIT TOKENS", "HIT BLOCKS"],
         rows,
         (
             Chart("mean TTFT (s)", 1, {"here": 2, "published": 4}, (0,), is_bars=True),
@@ -315,10 +310,7 @@ def _arxiv(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figu
                 [
                     f"{name} {base.replay.speed * speed:g}x",
                     policy,
-                    f"{mean:.2f} s",
-                    f"{mean / best:.2f}",
-                    f"{paper:.2f} s" if paper else "-",
-                    f"{paper / published['global']:.2f}" if paper else "-",
+                    *_beside(mean, best, paper, published["global"]),
                     f"{within:.1%}",
                     f"{most:.1f} s",
                 ]
@@ -326,16 +318,7 @@ def _arxiv(traces: Traces, base: SimConfig, tell: Callable[[str], None]) -> Figu
     return Figure(
         f"A figure 8: mean TTFT by policy, {_nodes(base)} (published: of the arXiv trace at 1x, "
         "mooncake_trace.jsonl; only the last keeps its box plot below the SLO)",
-        [
-            "TRACE",
-            "POLICY",
-            "MEAN TTFT",
-            "/ GLOBAL",
-            "PUBLISHED",
-            "/ GLOBAL",
-            "WITHIN THE TTFT",
-            "MOST",
-        ],
+        [*_BY_POLICY, "WITHIN THE TTFT", "MOST"],
         rows,
         (Chart("mean TTFT (s)", 1, {"here": 2, "published": 4}, (0,), is_bars=True, is_log=True),),
     )
@@ -371,10 +354,9 @@ def _node_seconds(traces: Traces, base: SimConfig, tell: Callable[[str], None]) 
                 [
                     name,
                     kind,
-                    f"{one.prefill_gpu_s_per_request:.2f} s",
-                    f"{one.prefill_gpu_s_per_request / first:.2f}",
-                    f"{mooncake * factor:.2f} s" if factor else "-",
-                    f"{factor:.2f}" if factor else "-",
+                    *_beside(
+                        one.prefill_gpu_s_per_request, first, factor and mooncake * factor, mooncake
+                    ),
                     f"{one.hit_tokens:.1%}",
                 ]
             )
