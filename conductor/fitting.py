@@ -45,12 +45,10 @@ def fit_terms(
     Raises:
         RequestError: The samples do not tell the coefficients apart.
     """
-    # Scaled to at most 1, so that the normal equations stay well conditioned.
-    scales = [max(column) or 1.0 for column in zip(*rows, strict=True)]
-    scaled = [
-        [term / scale / time_s for term, scale in zip(row, scales, strict=True)]
-        for row, time_s in zip(rows, times_s, strict=True)
-    ]
+    relative = [[term / time_s for term in row] for row, time_s in zip(rows, times_s, strict=True)]
+    # Columns of length 1: the normal equations are well conditioned, whatever the units.
+    scales = [math.hypot(*column) or 1.0 for column in zip(*relative, strict=True)]
+    scaled = [[term / scale for term, scale in zip(row, scales, strict=True)] for row in relative]
     _tell_apart(scaled, names)
     best: tuple[float, list[float]] | None = None
     for size in range(1, len(names) + 1):
@@ -68,14 +66,16 @@ def fit_terms(
 
 
 def _tell_apart(rows: Sequence[Sequence[float]], names: Sequence[str]) -> None:
-    """Refuse samples in which a term goes with others: any share of it could be theirs."""
-    columns: list[list[float]] = []
-    for column in zip(*rows, strict=True):
-        length = math.sqrt(sum(value * value for value in column))
-        if not length:
-            name = names[len(columns)]
+    """Refuse samples in which a term goes with others: any share of it could be theirs.
+
+    Args:
+        rows: Their columns have length 1, or are 0.
+        names: Of the columns.
+    """
+    columns = list(zip(*rows, strict=True))
+    for name, column in zip(names, columns, strict=True):
+        if not any(column):
             raise RequestError(f"the samples say nothing of {name}: its term is 0 in all of them")
-        columns.append([value / length for value in column])
     cosine = {
         pair: sum(map(_product, columns[pair[0]], columns[pair[1]]))
         for pair in combinations(range(len(names)), 2)
@@ -101,7 +101,10 @@ def _product(a: float, b: float) -> float:
 
 
 def _least_squares(rows: Sequence[Sequence[float]], chosen: Sequence[int]) -> list[float] | None:
-    """Solve rows x = 1 for the chosen columns, the others 0; None if they depend on each other."""
+    """Solve rows x = 1 for the chosen columns, the others 0; None if they depend on each other.
+
+    The columns have length 1, so the matrix has 1 on its diagonal, and pivots are relative to that.
+    """
     size = len(chosen)
     matrix = [
         [sum(row[i] * row[j] for row in rows) for j in chosen] + [sum(row[i] for row in rows)]
@@ -109,7 +112,7 @@ def _least_squares(rows: Sequence[Sequence[float]], chosen: Sequence[int]) -> li
     ]
     for column in range(size):
         pivot = max(range(column, size), key=lambda row: abs(matrix[row][column]))
-        if abs(matrix[pivot][column]) < 1e-13:
+        if abs(matrix[pivot][column]) < _FLAT:
             return None
         matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
         for row in range(size):

@@ -14,6 +14,7 @@ from mooncake_store.conductor.decode_time import (
     fit_decode_time,
     kv_capacity_tokens,
 )
+from mooncake_store.conductor.fitting import fit_terms
 from mooncake_store.conductor.layerwise import LayerTimes, layer_times
 from mooncake_store.conductor.model_shape import A800_NODE_FLOPS, H800_NODE_FLOPS, LLAMA3_70B
 from mooncake_store.conductor.pipeline import balanced_chunks, equal_chunks, pipeline_times
@@ -104,6 +105,26 @@ def test_a_fit_has_no_negative_coefficient_even_if_that_would_fit_better() -> No
     model = fit_prefill_time(samples).model
     assert min(model.base_s, model.per_token_s, model.per_token_pair_s) >= 0
     assert model.per_token_pair_s == 0
+
+
+def test_a_fit_to_times_of_days_keeps_all_coefficients() -> None:
+    truth = PrefillTime(20_000.0, 1.0, 5e-6)
+    samples = [PrefillSample(n, 0, truth(n)) for n in range(100_000, 200_001, 20_000)]
+    model = fit_prefill_time(samples).model
+    found = (model.base_s, model.per_token_s, model.per_token_pair_s)
+    assert found == pytest.approx((20_000.0, 1.0, 5e-6), rel=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e-9, 1.0, 1e9, 1e100])
+def test_a_fit_is_the_same_in_any_unit(unit: float) -> None:
+    lengths = (1.0, 3.0, 10.0, 40.0)
+    rows = [(1.0, n * unit, n * n * unit) for n in lengths]
+    times_s = [(2 + 3 * n + 5 * n * n) / unit for n in lengths]
+    found, error = fit_terms(rows, times_s, ("a", "b", "c"))
+    assert found == pytest.approx([2 / unit, 3 / unit**2, 5 / unit**2], rel=1e-6)
+    assert error.max < 1e-9
+    with pytest.raises(RequestError, match="do not tell b from c"):
+        fit_terms([(1.0, n, 7 * n) for _, n, _ in rows], times_s, ("a", "b", "c"))
 
 
 def test_a_fit_of_degree_1_leaves_the_square_out() -> None:
