@@ -94,6 +94,7 @@ def plan(
             capacity_tokens=config.cluster.decode_capacity_tokens,
             batch_max=config.cluster.decode_batch_max,
             group_nodes=config.cluster.group_nodes,
+            ttft_slo_s=config.slo.ttft_s,
             tbt_slo_s=config.slo.tbt_s,
             prefill_load_max=prefill_load,
             decode_load_max=decode_load,

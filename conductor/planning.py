@@ -67,6 +67,7 @@ def plan_split(
     capacity_tokens: int,
     batch_max: int = 256,
     group_nodes: int = 1,
+    ttft_slo_s: float = 30.0,
     tbt_slo_s: float = 0.1,
     prefill_load_max: float = 0.7,
     decode_load_max: float = 0.8,
@@ -83,13 +84,14 @@ def plan_split(
         capacity_tokens: KV cache that a decode node has room for.
         batch_max: Requests that it decodes at most.
         group_nodes: Prefill nodes come in groups of so many.
+        ttft_slo_s: What the mean prefill may take, were it alone.
         tbt_slo_s: What an iteration may take.
         prefill_load_max: At 0.7 the mean wait of an M/D/1 queue is 1.2 services.
         decode_load_max: Share of the TBT's, the memory's and the batch's bound that the mean may
             take; the rest is for what comes in bunches.
 
     Raises:
-        RequestError: A load that makes no sense, or a TBT that no number of nodes meets.
+        RequestError: A load that makes no sense, or a TTFT or TBT that no number of nodes meets.
     """
     numbers = (demand.requests_per_s, demand.num_tokens, demand.output_tokens)
     if not all(math.isfinite(number) and number > 0 for number in numbers):
@@ -101,6 +103,13 @@ def plan_split(
     if not (0 < prefill_load_max < 1 and 0 < decode_load_max <= 1):
         raise RequestError("the most that nodes are busy is above 0, and below 1 of a queue")
     prefill_s = prefill_time(max(1, round(demand.num_tokens)), round(demand.prefix_tokens))
+    at_best_s = prefill_s / group_nodes  # what a pipeline loses comes on top
+    if at_best_s > ttft_slo_s:
+        on_group = f" at best, on a group of {group_nodes} nodes" if group_nodes > 1 else ""
+        raise RequestError(
+            f"no number of prefill nodes meets {ttft_slo_s:g} s until the first token: one prefill "
+            f"alone takes {at_best_s:.3g} s{on_group}"
+        )
     work_s = demand.requests_per_s * prefill_s
     groups = max(1, math.ceil(work_s / prefill_load_max / group_nodes))
     prefill_nodes = groups * group_nodes

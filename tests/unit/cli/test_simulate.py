@@ -291,6 +291,14 @@ def test_plan_tells_nodes_and_what_binds_them(capsys: pytest.CaptureFixture[str]
 def test_plan_refuses_what_no_number_of_nodes_meets(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sim", *_LOAD, "--set", "slo.tbt=20ms"]) == ExitCode.USAGE
     assert "no number of decode nodes meets 0.02 s a token" in capsys.readouterr().err
+    late = ["sim", *_LOAD, "--set", "slo.ttft=1s"]
+    assert run(late) == ExitCode.USAGE
+    said = (
+        "no number of prefill nodes meets 1 s until the first token: one prefill alone takes 1.49 s"
+    )
+    assert said in capsys.readouterr().err
+    assert run([*late, "--json"]) == ExitCode.USAGE
+    assert said in json.loads(capsys.readouterr().err)["error"]
     load = ["--rate", "20", "--prompt-tokens", "12000", "--output-tokens", "343"]
     # 0.8 of 0.1 s is a little more than 80 ms, by rounding.
     assert run(["sim", "plan", *load, "--set", "model.decode_base=80ms"]) == ExitCode.USAGE

@@ -362,7 +362,7 @@ def test_a_plan_has_whole_groups_of_prefill_nodes() -> None:
     [
         {"tbt_slo_s": 0.01},
         {"tbt_slo_s": 0.03},  # one request alone meets it, the mean of many never does
-        {"num_tokens": 2_000_000},
+        {"num_tokens": 2_000_000, "ttft_slo_s": math.inf},
         {"prefix_tokens": 4000},
         {"prefix_tokens": -1},
         {"requests_per_s": math.nan},
@@ -373,3 +373,14 @@ def test_a_plan_has_whole_groups_of_prefill_nodes() -> None:
 def test_a_plan_that_no_number_of_nodes_meets_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
         plan(**changes)
+
+
+def test_a_plan_refuses_a_first_token_that_one_prefill_alone_misses() -> None:
+    alone_s = LLAMA3_70B_A800(4000)
+    assert plan(ttft_slo_s=1.01 * alone_s).prefill_nodes > 1
+    with pytest.raises(RequestError, match=r"no number of prefill nodes meets .* until the first"):
+        plan(ttft_slo_s=0.99 * alone_s)
+    # The nodes of a group share a prefill.
+    assert plan(ttft_slo_s=0.26 * alone_s, group_nodes=4).prefill_nodes % 4 == 0
+    with pytest.raises(RequestError, match="on a group of 4 nodes"):
+        plan(ttft_slo_s=0.24 * alone_s, group_nodes=4)
