@@ -83,6 +83,8 @@ class ConductorAccess:
             raise _no_conductor(where)
         if answer.status >= 400:
             assert isinstance(failure, dict)
+            if failure.get("code") in ("unknown_path", "unknown_method"):
+                raise _no_conductor(where)  # a master or a store server, say
             message, hint = str(failure.get("message", "it failed")), failure.get("hint")
             if answer.status == 404:
                 raise UnknownInstanceError(message, node=where, hint=hint)

@@ -26,6 +26,7 @@ from mooncake_store.conductor.service.exchange import (
 from mooncake_store.conductor.service.instances import State
 from mooncake_store.conductor.service.upstream import Upstream
 from mooncake_store.errors import StoreError
+from mooncake_store.serving.http_server import routed
 
 __all__ = ["Proxy"]
 
@@ -46,8 +47,8 @@ class Proxy:
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
-        return Starlette(
-            routes=[
+        return routed(
+            [
                 Route("/v1/completions", self._complete, methods=["POST"]),
                 Route("/v1/chat/completions", self._complete, methods=["POST"]),
                 Route("/v1/models", self._models),

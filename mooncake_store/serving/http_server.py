@@ -13,7 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from mooncake_store.protocol.frames import WIRE_VERSION, WIRE_VERSION_OLDEST
 from mooncake_store.serving.connections import HTTP_CONNECTIONS_MAX
@@ -21,8 +21,9 @@ from mooncake_store.serving.http_protocol import DeadlineProtocol
 from mooncake_store.serving.process import Check
 from mooncake_store.version import __version__
 
-__all__ = ["HttpServer", "application"]
+__all__ = ["HttpServer", "application", "routed"]
 
+_SHOWN_PATH_MAX = 200  # characters
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -32,7 +33,7 @@ def application(
     ready: Callable[[], list[Check]],
     about: Callable[[], dict[str, Any]],
     exposition: Callable[[], bytes],
-    more: Sequence[BaseRoute] = (),
+    more: Sequence[Route] = (),
 ) -> Starlette:
     """Return the ASGI application.
 
@@ -63,8 +64,8 @@ def application(
     async def metrics(request: Request) -> Response:
         return Response(exposition(), media_type=METRICS_TYPE)
 
-    return Starlette(
-        routes=[
+    return routed(
+        [
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/health", readyz),
@@ -73,6 +74,27 @@ def application(
             *more,
         ]
     )
+
+
+def routed(routes: Sequence[Route]) -> Starlette:
+    """Return an application that says what there is when something else is asked for, in JSON."""
+    listed = ", ".join(dict.fromkeys(route.path_format for route in routes))
+
+    async def absent(request: Request, error: Exception) -> Response:
+        path, headers = request.scope["path"], {}
+        told = {"type": "invalid_request", "code": "unknown_path"}
+        methods = [route.methods or () for route in routes if route.path_regex.match(path)]
+        shown = path[:_SHOWN_PATH_MAX]
+        if methods:  # of all its routes: Starlette tells those of the first
+            allowed = ", ".join(sorted({method for some in methods for method in some}))
+            headers["allow"] = allowed
+            told["code"] = "unknown_method"
+            told |= {"message": f"{shown} has no {request.method}", "hint": f"it has {allowed}"}
+        else:
+            told |= {"message": f"there is no {shown}", "hint": f"there are {listed}"}
+        return JSONResponse({"error": told}, 405 if methods else 404, headers=headers)
+
+    return Starlette(routes=list(routes), exception_handlers={404: absent, 405: absent})
 
 
 def _verdict(request: Request, checks: list[Check]) -> Response:

@@ -159,6 +159,17 @@ def test_what_is_unknown_is_told_so(
     assert api.ask(method, path, body)[0] == expected
 
 
+def test_unknown_paths_and_methods_are_told_what_there_is(api: Conductor) -> None:
+    status, document, _ = api.ask("GET", "/v1/nothing")
+    assert (status, document["error"]["code"]) == (404, "unknown_path")
+    assert document["error"]["message"] == "there is no /v1/nothing"
+    assert "/v1/schedule, /v1/requests/{request_id}/report" in document["error"]["hint"]
+    status, document, headers = api.ask("DELETE", "/v1/instances")
+    assert (status, document["error"]["code"]) == (405, "unknown_method")
+    assert headers["allow"] == "GET, HEAD, POST"
+    assert document["error"]["hint"] == "it has GET, HEAD, POST"
+
+
 def test_heartbeats_are_ordered_and_checked(conductor: Conductor) -> None:
     conductor.register("b", "both", incarnation=3)
     path = "/v1/instances/b/heartbeat"

@@ -147,6 +147,9 @@ def test_one_instance_gets_the_request_as_it_is(proxy: Conductor, engines: list[
     assert headers["x-request-id"]
     assert proxy.ask("GET", "/v1/models", port="proxy")[1]["data"][0]["id"] == "m"
     assert proxy.ask("GET", "/health", port="proxy")[0] == 200
+    status, document, _ = proxy.ask("GET", "/v1/embeddings", port="proxy")
+    assert (status, document["error"]["code"]) == (404, "unknown_path")
+    assert "/v1/chat/completions" in document["error"]["hint"]
 
 
 def test_a_prompt_is_prefilled_in_one_place_and_decoded_in_another(

@@ -29,7 +29,12 @@ def master(bench: Any) -> Any:
 def test_health_endpoints_answer_probes(master: Any) -> None:
     for path in ("/livez", "/readyz", "/health"):
         assert get(master, path) == (200, "ok\n")
-    assert get(master, "/nothing")[0] == 404
+    status, text = get(master, "/nothing")
+    assert status == 404
+    assert json.loads(text)["error"] == {
+        "type": "invalid_request", "code": "unknown_path", "message": "there is no /nothing",
+        "hint": "there are /livez, /readyz, /health, /version, /metrics",
+    }  # fmt: skip
 
 
 def test_verbose_readiness_gives_reasons(bench: Any, master: Any) -> None:

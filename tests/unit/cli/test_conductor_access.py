@@ -60,6 +60,7 @@ def http(body: bytes, status: str = "200 OK") -> bytes:
         http(b"[]", "404 Not Found"),
         http(b'{"error": "no object"}', "500 Internal Server Error"),
         http(b'{"detail": "Not Found"}', "404 Not Found"),
+        http(b'{"error": {"code": "unknown_path", "message": "no"}}', "404 Not Found"),
         b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{",
         http(b"[" * 100_000),
     ],
