@@ -21,7 +21,7 @@ static uint32_t lanes_up(te_opcode opcode) {
 static void await_lanes_of(te_opcode opcode, uint32_t wanted) {
     int64_t until_ns = in_ms(20000);
     while (lanes_up(opcode) != wanted) {
-        (void)te_channel_rails_serve_rdma(te_channel_rails_of(channel), opcode, POOL_BYTES);
+        (void)te_channel_rails_serve_rdma(te_channel_rails_of(channel), opcode, POOL_BYTES, false);
         if (te_now_ns() >= until_ns)
             tell_state();
         CHECK(te_now_ns() < until_ns);
@@ -284,6 +284,15 @@ static void *keep_taking(void *argument) {
     return NULL;
 }
 
+/* Until each of them has had something: before that not all of them wait. */
+static void start_taking(taker *takers, int count, const _Atomic int *begun, int wanted,
+                         int64_t until_ns) {
+    for (int i = 0; i < count; i++)
+        CHECK(pthread_create(&takers[i].thread, NULL, keep_taking, &takers[i]) == 0);
+    for (; atomic_load(begun) < wanted; pause_ms(1))
+        CHECK(te_now_ns() < until_ns);
+}
+
 /* How much more `first` gets than `second`, when both have always several requests waiting. */
 static double ratio_of(te_transfer_options first, te_transfer_options second) {
     enum { EACH = 4 };
@@ -293,18 +302,21 @@ static double ratio_of(te_transfer_options first, te_transfer_options second) {
     taker takers[2 * EACH];
     open_pair_of_two_nics(); /* one rail, and so a queue */
     network_speed_set(SPEED);
-    te_channel_rails_want(te_channel_rails_of(channel));
-    await_lanes_of(TE_READ, 1);
-    for (int i = 0; i < 2 * EACH; i++) {
-        takers[i] = (taker){.options = i % 2 == 0 ? first : second,
-                            .bytes = &bytes[i % 2],
+    for (int i = 0; i < 2 * EACH; i++)
+        takers[i] = (taker){.options = i < EACH ? second : first,
+                            .bytes = &bytes[i < EACH],
                             .begun = &begun,
                             .is_over = &is_over};
-        CHECK(pthread_create(&takers[i].thread, NULL, keep_taking, &takers[i]) == 0);
-    }
     int64_t until_ns = in_ms(40000);
-    for (; atomic_load(&begun) < 2 * EACH; pause_ms(1)) /* before that not all of them wait */
-        CHECK(te_now_ns() < until_ns);
+    if (second.priority == TE_PRIORITY_BACKGROUND) { /* before lanes are up, too */
+        start_taking(takers, EACH, &begun, EACH, until_ns);
+        CHECK(are_lanes_alone());
+    }
+    te_channel_rails_want(te_channel_rails_of(channel));
+    await_lanes_of(TE_READ, 1);
+    if (second.priority != TE_PRIORITY_BACKGROUND)
+        start_taking(takers, EACH, &begun, EACH, until_ns);
+    start_taking(takers + EACH, EACH, &begun, 2 * EACH, until_ns);
     const uint64_t before[2] = {atomic_load(&bytes[0]), atomic_load(&bytes[1])};
     for (; atomic_load(&bytes[0]) + atomic_load(&bytes[1]) < before[0] + before[1] + SHARE_BYTES;
          pause_ms(10))
@@ -336,6 +348,57 @@ static void test_classes_and_tenants_share_nics(void) {
             of_classes, of_tenants);
     CHECK(of_classes > 3);
     CHECK(of_tenants > 1.7 && of_tenants < 5);
+}
+
+static void move_in_background(te_opcode opcode, uint64_t offset, uint8_t *buffer,
+                               uint64_t length) {
+    const te_transfer_options background = {.priority = TE_PRIORITY_BACKGROUND};
+    ms_read_item read = {.segment = 1, .offset = offset, .length = length};
+    ms_write_item write = {.segment = 1, .offset = offset, .length = length};
+    void *target = buffer;
+    const void *source = buffer;
+    ms_read_result result;
+    uint32_t written;
+    if (opcode == TE_READ) {
+        CHECK_STATUS(te_read_as(channel, &read, &target, 1, &result, &background, in_ms(20000)),
+                     MS_OK);
+        CHECK_STATUS(result.status, MS_OK);
+    } else {
+        CHECK_STATUS(te_write_as(channel, &write, &source, 1, NULL, 0, 0, &written, &background,
+                                 in_ms(20000)),
+                     MS_OK);
+        CHECK_STATUS(written, MS_OK);
+    }
+}
+
+/* An exchange would go before whatever waits in the schedule. */
+static void test_background_takes_no_exchange(void) {
+    static const uint64_t sizes[] = {1, 4096, RAILS_BYTES_MIN / 2, RAILS_BYTES_MIN, 2 * MIB + 7};
+    uint8_t *buffer = calloc(1, 4 * MIB);
+    open_pair();
+    int64_t until_ns = in_ms(20000);
+    do { /* which asks for lanes, too */
+        move_in_background(TE_READ, 0, buffer, 64);
+        move_in_background(TE_WRITE, 0, buffer, RAILS_BYTES_MIN);
+        CHECK(are_lanes_alone());
+        CHECK(te_now_ns() < until_ns);
+    } while (lanes_up(TE_READ) != 4 || lanes_up(TE_WRITE) != 4);
+    await_lanes(4);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t offset = i * 13, by_nics = sizes[i] < RAILS_BYTES_MIN / 2 ? 0 : sizes[i];
+        te_rdma_view before = look();
+        fill_pattern(served.memory, POOL_BYTES, 0, i);
+        move_in_background(TE_READ, offset, buffer, sizes[i]);
+        CHECK(has_pattern(buffer, sizes[i], offset, i));
+        fill_pattern(buffer, sizes[i], offset, i + 100);
+        move_in_background(TE_WRITE, offset, buffer, sizes[i]);
+        CHECK(has_pattern(served.memory + offset, sizes[i], offset, i + 100));
+        CHECK(look().read_bytes - before.read_bytes == sizes[i]);
+        CHECK(look().write_bytes - before.write_bytes == by_nics); /* a frame takes the rest */
+        CHECK(look().fallbacks == before.fallbacks && are_lanes_alone());
+    }
+    free(buffer);
+    close_pair();
 }
 
 /* ---- ends --------------------------------------------------------------------------------------------------------- */
@@ -438,6 +501,7 @@ static void run_rails_suite(int argc, char **argv) {
     RUN(test_what_is_wrong_is_told_over_lanes_too);
     RUN(test_a_fence_ends_lanes);
     RUN(test_classes_and_tenants_share_nics);
+    RUN(test_background_takes_no_exchange);
     RUN(test_an_end_is_for_good);
     RUN(test_without_nics_gets_and_puts_go_over_tcp);
     RUN(test_silent_loss_of_one_way);

@@ -83,8 +83,9 @@ static double latency_us(bool is_write, uint64_t length) {
 static void go_over_lanes(void) {
     te_channel_rails *rails = te_channel_rails_of(channel);
     te_channel_rails_want(rails);
-    for (int64_t until_ns = in_ms(10000); !te_channel_rails_serve_rdma(rails, TE_READ, MIB) ||
-                                          !te_channel_rails_serve_rdma(rails, TE_WRITE, MIB);) {
+    for (int64_t until_ns = in_ms(10000);
+         !te_channel_rails_serve_rdma(rails, TE_READ, MIB, false) ||
+         !te_channel_rails_serve_rdma(rails, TE_WRITE, MIB, false);) {
         CHECK(te_now_ns() < until_ns);
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }

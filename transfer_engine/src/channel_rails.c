@@ -237,14 +237,15 @@ static kept_path *take(te_channel_rails *rails, te_opcode opcode) {
     return taken;
 }
 
-bool te_channel_rails_serve_rdma(te_channel_rails *rails, te_opcode opcode, uint64_t bytes) {
+bool te_channel_rails_serve_rdma(te_channel_rails *rails, te_opcode opcode, uint64_t bytes,
+                                 bool is_background) {
     te_engine *engine = rails == NULL ? NULL : te_channel_engine(rails->channel);
     if (engine == NULL || engine->rdma == NULL)
         return false;
     /* The schedule costs two changes of threads: who has said nothing about shares does not pay for them. */
     bool is_shared = atomic_load_explicit(&rails->is_wanted, memory_order_relaxed) &&
                      bytes >= engine->rails_bytes_min;
-    if (!is_shared && bytes < engine->rdma->settings.rails_bytes_min)
+    if (!is_shared && !is_background && bytes < engine->rdma->settings.rails_bytes_min)
         return false;
     pthread_mutex_lock(&rails->lock);
     bool is_served = rails->now != NULL && te_path_uses(rails->now->path, opcode, &te_lane_rdma);

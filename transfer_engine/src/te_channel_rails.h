@@ -35,9 +35,10 @@ ms_status te_channel_rails_set(te_channel_rails *rails, const te_rail_ends *ends
 bool te_channel_rails_are_several(const te_channel_rails *rails);
 /* There are several, or one whose bytes a transfer has asked to share (te_channel_rails_want). */
 bool te_channel_rails_are_used(const te_channel_rails *rails);
-/* Whether a transfer of so many bytes goes over lanes of RDMA NICs: it is large enough, somebody has said how bytes are
- * shared, and one is up.  If it should, and none is up, one is asked for. */
-bool te_channel_rails_serve_rdma(te_channel_rails *rails, te_opcode opcode, uint64_t bytes);
+/* Whether a transfer of so many bytes goes over lanes of RDMA NICs: it is large enough and somebody has said how bytes are
+ * shared, or it is of class BACKGROUND; and one is up.  If it should, and none is up, one is asked for. */
+bool te_channel_rails_serve_rdma(te_channel_rails *rails, te_opcode opcode, uint64_t bytes,
+                                 bool is_background);
 /* From now on also one rail has a schedule: what is urgent goes first on it as well. */
 void te_channel_rails_want(te_channel_rails *rails);
 /* Rail `index` of the path that is used now, READs first; false: there is none. */

@@ -255,13 +255,16 @@ static ways ways_of(const te_moving *wanted, const te_transfer_options *options)
     if (wanted->count == 0 || (!are_rails_used && rdma == NULL))
         return (ways){0};
     uint64_t bytes = sum_payload(wanted);
-    bool is_by_nics = rdma != NULL && te_channel_rails_serve_rdma(rails, opcode, bytes);
+    /* An exchange goes before whatever waits in the schedule: nothing that should stand behind others takes one. */
+    bool is_background = options != NULL && options->priority == TE_PRIORITY_BACKGROUND;
     /* Small writes go with their SEAL in one frame: there is nothing to gain. */
     bool is_worth_it =
         rdma != NULL && (opcode == TE_READ || bytes >= rdma->settings.write_bytes_min);
+    bool is_by_nics = rdma != NULL && (is_worth_it || !is_background) &&
+                      te_channel_rails_serve_rdma(rails, opcode, bytes, is_background);
     return (ways){.is_over_rails =
                       is_by_nics || (are_rails_used && bytes >= wanted->engine->rails_bytes_min),
-                  .is_exchanged = is_worth_it && !is_by_nics};
+                  .is_exchanged = is_worth_it && !is_by_nics && !is_background};
 }
 
 ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const *targets,
