@@ -21,7 +21,7 @@ from mooncake_store.cli.bench.cases import (
 )
 from mooncake_store.cli.bench.cluster import Cluster
 from mooncake_store.cli.bench.environment import connections_to
-from mooncake_store.cli.bench.operations import Operations
+from mooncake_store.cli.bench.operations import PAGE, Operations
 from mooncake_store.cli.bench.raw import (
     KIB,
     MIB,
@@ -156,6 +156,17 @@ def _rotate(bench: Bench, operations: Operations, size: int) -> Callable[[], obj
     return lambda: good(operations.put(size, POOL_BYTES // bench.part // size))
 
 
+def _rotate_values(
+    bench: Bench, operations: Operations, size: int, batch: int
+) -> Callable[[], object]:
+    """Put as many small objects as the pool has pages.
+
+    Pages, records and index have been used once, as of a store that serves.
+    """
+    calls = POOL_BYTES // bench.part // PAGE // batch
+    return lambda: good(operations.put_values(size, batch, calls))
+
+
 def _exchange(
     bench: Bench,
     direction: Direction,
@@ -278,6 +289,7 @@ def small_cases(bench: Bench) -> Iterator[Case]:
             calls=max(100 // bench.part, 4),
         ),
         bar=value_at_least(400),
+        prepare=_rotate_values(bench, bench.tcp, 16, 128),
     )
     bench.drop("fresh", "small")
 
