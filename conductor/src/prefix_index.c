@@ -20,9 +20,12 @@
 /* Slots are 5/4 of the blocks: linear probing finds a key after 3 slots on average, most on the same cache line. */
 #define SLOTS_OF(blocks) ((blocks) + (blocks) / 4 + 8)
 #define AHEAD 12 /* keys whose slots are fetched while earlier ones are compared */
+#define GROUP 8  /* slots that the hand passes one after the other */
 
 struct cd_index {
-    uint64_t slots, blocks, blocks_max, forgotten, hand;
+    uint64_t slots, blocks, blocks_max, forgotten;
+    uint64_t hand;         /* of the clock: the slot that it is at */
+    uint64_t groups, leap; /* of slots; how many of them the hand goes on after one */
     uint32_t instances, tiers, words, stride; /* words of one tier's bits; of an entry */
     uint64_t *table;                          /* entry: low, high, then words of each tier */
     uint8_t *state; /* of a slot, behind the table: EMPTY, or HELD with SEEN */
@@ -34,6 +37,15 @@ enum { EMPTY = 0, HELD = 1, SEEN = 2 };
 size_t cd_index_bytes_per_block(uint32_t instances, uint32_t tiers) {
     size_t words = 2 + (size_t)tiers * ((instances + 63) / 64);
     return (words * 8 + 1) * 5 / 4 + 1;
+}
+
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    while (b != 0) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
 }
 
 cd_index *cd_index_open(uint32_t instances, uint32_t tiers, uint64_t blocks_max) {
@@ -49,6 +61,10 @@ cd_index *cd_index_open(uint32_t instances, uint32_t tiers, uint64_t blocks_max)
     index->stride = 2 + tiers * index->words;
     index->blocks_max = blocks_max;
     index->slots = SLOTS_OF(blocks_max);
+    index->groups = (index->slots + GROUP - 1) / GROUP;
+    index->leap = (uint64_t)((double)index->groups * 0.618) + 1; /* the golden ratio */
+    while (common_divisor(index->leap, index->groups) != 1)
+        index->leap++;
     /* Huge pages where the system gives them: a look-up then seldom misses the TLB too, which was half of its time. */
     size_t table_bytes = index->slots * index->stride * sizeof *index->table;
     index->mapped_bytes = table_bytes + index->slots;
@@ -124,15 +140,22 @@ static void take_out(cd_index *index, uint64_t hole) {
     index->blocks--;
 }
 
+/* Moves the clock's hand: through a few slots, then to others far away, and to all before it comes back.  In the order
+ * of the table it would leave emptiness behind and come to where a look-up goes through thousands of slots: blocks
+ * come in everywhere alike, so they have to leave everywhere alike. */
+static void move_hand(cd_index *index) {
+    uint64_t group = index->hand / GROUP;
+    index->hand++;
+    if (index->hand % GROUP == 0 || index->hand == index->slots)
+        index->hand = (group + index->leap) % index->groups * GROUP;
+}
+
 static void forget_one(cd_index *index) {
-    for (;; index->hand = next_slot(index, index->hand)) {
-        uint8_t *state = &index->state[index->hand];
-        if (*state == HELD)
-            break;
-        if (*state & SEEN)
-            *state = HELD;
-    }
+    for (; index->state[index->hand] != HELD; move_hand(index))
+        if (index->state[index->hand] & SEEN)
+            index->state[index->hand] = HELD;
     take_out(index, index->hand);
+    move_hand(index);
     index->forgotten++;
 }
 
