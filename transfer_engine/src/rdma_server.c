@@ -279,7 +279,9 @@ static void answer_disconnect(te_engine *engine, te_link *link, const te_request
         disconnect_in_worker(job); /* the peer waits for it, and must not wait for ever */
 }
 
-/* Every chunk of a range on every NIC that is up; false: something is not registered yet.  What a NIC has refused is not to come. */
+/* Every chunk of a range on every NIC; false: something is not registered yet.  What a NIC has refused is not to come.  One that is down
+ * is told, too: a peer that is paired with it finds that out by asking it in vain, and would take what is not told for memory that
+ * this NIC does not have, send nothing, and stay paired with it. */
 static bool add_chunks(te_rdma *rdma, te_rdma_range *range, bool is_words, ms_writer *body,
                        uint32_t *count) {
     uint64_t address, length, chunk_bytes = te_rdma_range_chunk_bytes(range);
@@ -289,10 +291,10 @@ static bool add_chunks(te_rdma *rdma, te_rdma_range *range, bool is_words, ms_wr
     for (uint64_t offset = 0; offset < length; offset += chunk_bytes) {
         for (uint32_t i = 0; i < nics; i++) {
             te_rdma_key key;
-            if (!atomic_load(&rdma->nics[i]->is_up))
-                continue;
-            if (!te_rdma_range_key(range, rdma->nics[i], address + offset, &key)) {
-                is_whole = is_whole && te_rdma_range_is_refused(range, rdma->nics[i]);
+            const te_rdma_nic *nic = rdma->nics[i];
+            if (!te_rdma_range_key(range, nic, address + offset, &key)) {
+                is_whole =
+                    is_whole && (!atomic_load(&nic->is_up) || te_rdma_range_is_refused(range, nic));
                 continue;
             }
             ms_rdma_chunk chunk = {.offset = offset,
