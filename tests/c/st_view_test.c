@@ -1,7 +1,12 @@
 // sources: store/src/*.c transfer_engine/src/*.c mooncake_store/protocol/src/*.c
 // flags of store/src: -DST_TEST_STEPS
+// flags: -Wl,--wrap=st_view_process_died
 // timeout: 180
 /* The store server over its frames: views, and copies between servers. */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+
 #include "st_kit.h"
 
 /* A node, its master, and a client on the same host that may write. */
@@ -244,6 +249,148 @@ static void test_views_end_with_their_process(void) {
     held_close(&on);
 }
 
+/* ---- a process whose number is taken again ---------------------------------------------------------------- */
+
+/* The control thread, before it ends a dead process's views. */
+static struct {
+    atomic_bool is_on, has_come;
+} hold;
+
+void __real_st_view_process_died(st_server *server, uint32_t pid);
+void __wrap_st_view_process_died(st_server *server, uint32_t pid);
+
+void __wrap_st_view_process_died(st_server *server, uint32_t pid) {
+    atomic_store(&hold.has_come, true);
+    while (atomic_load(&hold.is_on))
+        usleep(1000);
+    __real_st_view_process_died(server, pid);
+}
+
+#define NO_PID UINT32_MAX /* no status: the number could not be had */
+
+static void tell(int pipe_end, uint32_t status) {
+    CHECK(write(pipe_end, &status, sizeof status) == sizeof status);
+}
+
+static uint32_t hear(int pipe_end) {
+    uint32_t status;
+    struct pollfd waited = {.fd = pipe_end, .events = POLLIN};
+    CHECK(poll(&waited, 1, 10000) == 1);
+    CHECK(read(pipe_end, &status, sizeof status) == sizeof status);
+    return status;
+}
+
+static pid_t fork_mortal(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+    return child;
+}
+
+/* Forks a process with that number, as clear as the kernel gives it; -1: not allowed, or it is somebody else's. */
+static pid_t fork_as(pid_t wanted) {
+    for (int attempt = 0; attempt < 1000; attempt++) {
+        char before[16];
+        int length = snprintf(before, sizeof before, "%d", (int)wanted - 1);
+        int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+        bool is_set = last >= 0 && write(last, before, (size_t)length) == length;
+        if (last >= 0)
+            close(last);
+        if (!is_set)
+            return -1;
+        pid_t child = fork_mortal();
+        if (child == 0 && getpid() != wanted)
+            _exit(0); /* another process was faster */
+        if (child == 0 || child == wanted)
+            return child;
+        CHECK(waitpid(child, NULL, 0) == child);
+    }
+    return -1;
+}
+
+/* Both viewers, one after the other.  In a process of its own, so that none has the server's descriptors of the other. */
+static void view_twice(const node *node, int commands, int statuses) {
+    pid_t first = fork_mortal();
+    if (first == 0) {
+        client mine;
+        client_open(&mine, node, true, 0, 0, MS_RIGHT_READ);
+        tell(statuses, client_view(&mine, MS_VIEW_OPEN, 3, version_of(1)));
+        for (;;)
+            pause();
+    }
+    hear(commands);
+    kill(first, SIGKILL);
+    CHECK(waitpid(first, NULL, 0) == first);
+    pid_t second = fork_as(first);
+    if (second == 0) {
+        client mine;
+        client_open(&mine, node, true, 0, 0, MS_RIGHT_READ);
+        for (;;) {
+            tell(statuses, client_view(&mine, MS_VIEW_OPEN, 3, version_of(1)));
+            hear(commands);
+        }
+    }
+    if (second < 0)
+        tell(statuses, NO_PID);
+    for (;;)
+        pause();
+}
+
+static void wait_for_views(node *node, uint64_t count) {
+    int64_t deadline_ns = in_seconds(10);
+    while (node_counter(node, "views") != count) {
+        CHECK(te_now_ns() < deadline_ns);
+        usleep(1000);
+    }
+}
+
+/* The server has not heard of the first one's end yet when the second asks. */
+static void test_views_of_a_number_that_was_taken_again_do_not_end_with_the_first_ones(void) {
+    held on;
+    int commands[2], statuses[2];
+    held_open(&on);
+    held_put(&on);
+    CHECK(pipe(commands) == 0 && pipe(statuses) == 0);
+    pid_t viewers = fork_mortal();
+    if (viewers == 0) {
+        close(commands[1]);
+        close(statuses[0]);
+        view_twice(&on.node, commands[0], statuses[1]);
+    }
+    close(commands[0]);
+    close(statuses[1]);
+    CHECK_STATUS(hear(statuses[0]), MS_OK);
+    CHECK(node_counter(&on.node, "views") == 1);
+    atomic_store(&hold.has_come, false);
+    atomic_store(&hold.is_on, true);
+    tell(commands[1], 0);
+    uint32_t status = hear(statuses[0]);
+    int64_t deadline_ns = in_seconds(10);
+    while (!atomic_load(&hold.has_come))
+        CHECK(te_now_ns() < deadline_ns);
+    if (status == NO_PID) {
+        fprintf(stderr, "not tried: to take a process's number again takes root, and a writable "
+                        "/proc/sys/kernel/ns_last_pid\n");
+        CHECK(getenv("MOONCAKE_STORE_NO_SKIP") == NULL);
+        atomic_store(&hold.is_on, false);
+    } else {
+        CHECK_STATUS(status, MS_UNAVAILABLE); /* it reads a copy for this moment */
+        CHECK(node_counter(&on.node, "views") == 1);
+        atomic_store(&hold.is_on, false);
+        wait_for_views(&on.node, 0);
+        tell(commands[1], 0);
+        CHECK_STATUS(hear(statuses[0]), MS_OK);
+        CHECK(node_counter(&on.node, "views") == 1);
+    }
+    kill(viewers, SIGKILL);
+    CHECK(waitpid(viewers, NULL, 0) == viewers);
+    wait_for_views(&on.node, 0);
+    close(commands[1]);
+    close(statuses[0]);
+    held_close(&on);
+}
+
 static void test_views_have_a_quota(void) {
     held on;
     held_open(&on);
@@ -369,6 +516,7 @@ int main(void) {
     RUN(test_a_view_that_is_answered_outlives_its_connection());
     RUN(test_views_that_cannot_be_answered_are_not_opened());
     RUN(test_views_end_with_their_process());
+    RUN(test_views_of_a_number_that_was_taken_again_do_not_end_with_the_first_ones());
     RUN(test_views_have_a_quota());
     RUN(test_copies_between_servers());
     return 0;
