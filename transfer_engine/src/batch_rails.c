@@ -87,6 +87,7 @@ static carried_unit *make_carried(te_batch *batch, unit *work, te_session *sessi
         }
         uint64_t offset = request->remote_offset - region.address;
         item->local = (uint8_t *)(uintptr_t)request->local_address;
+        item->region = batch->entries[i].region;
         if (work->opcode == TE_READ)
             item->wire.read = (ms_read_item){
                 .segment = region.segment, .offset = offset, .length = request->length};

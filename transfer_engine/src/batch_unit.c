@@ -64,6 +64,7 @@ void te_batch_carry(te_batch *batch, unit *work) {
     for (uint32_t i = work->first; i != NONE && pieces != NULL; i = batch->entries[i].next) {
         const te_transfer_request *request = &batch->entries[i].request;
         pieces[at++] = (te_piece){.local = (void *)(uintptr_t)request->local_address,
+                                  .region = batch->entries[i].region,
                                   .remote_address = request->remote_offset,
                                   .length = request->length,
                                   .status = MS_PENDING};

@@ -286,15 +286,13 @@ static bool is_for_rails(const wanted *items, size_t i) {
                      items->writes[i].source == 0;
 }
 
-/* NICs reach registered memory by themselves: nobody may unregister it meanwhile.  NULL: it is not registered, or we have none. */
-static te_region *hold(te_engine *engine, te_opcode opcode, const te_carried *carried) {
-    te_region *held = NULL;
+/* NICs reach registered memory by themselves: nobody may unregister it meanwhile.  Without them nobody asks for the region. */
+static void hold(te_engine *engine, te_opcode opcode, te_carried *carried) {
     uint64_t length = opcode == TE_READ ? carried->wire.read.length : carried->wire.write.length;
-    if (engine->rdma != NULL &&
-        te_region_hold(engine->registry, (uint64_t)(uintptr_t)carried->local, length,
-                       opcode == TE_READ, &held) != MS_OK)
-        return NULL;
-    return held;
+    if (engine->rdma != NULL)
+        carried->is_read_only =
+            te_region_hold(engine->registry, (uint64_t)(uintptr_t)carried->local, length,
+                           opcode == TE_READ, &carried->region) == MS_REFUSED;
 }
 
 static void take_item(const wanted *items, size_t i, te_carried *carried) {
@@ -335,15 +333,13 @@ static ms_status carry(te_channel *channel, const wanted *items, const te_transf
         return MS_OK;
     te_engine *engine = te_channel_engine(channel);
     te_carried *carried = calloc(items->count, sizeof *carried);
-    te_region **held = calloc(items->count, sizeof *held);
-    size_t used = 0, count = carried != NULL && held != NULL ? items->count : 0;
+    size_t used = 0, count = carried != NULL ? items->count : 0;
     ms_status failure = MS_OK;
     for (size_t i = 0; i < count; i++) {
         if (!is_for_rails(items, i))
             continue;
         take_item(items, i, &carried[used]);
-        held[used] = hold(engine, items->opcode, &carried[used]);
-        used++;
+        hold(engine, items->opcode, &carried[used++]);
     }
     if (used > 0) {
         te_carry wait = {.path = kept->path,
@@ -355,8 +351,8 @@ static ms_status carry(te_channel *channel, const wanted *items, const te_transf
         te_carry_wait(&wait, te_scope_current());
     }
     for (size_t i = 0; i < used; i++)
-        if (held[i] != NULL)
-            te_region_release(held[i]);
+        if (carried[i].region != NULL)
+            te_region_release(carried[i].region);
     used = 0;
     for (size_t i = 0; i < count; i++) {
         if (!is_for_rails(items, i))
@@ -369,7 +365,6 @@ static ms_status carry(te_channel *channel, const wanted *items, const te_transf
             failure = failed(channel, status);
     }
     free(carried);
-    free((void *)held);
     give_back(rails, kept);
     return failure;
 }

@@ -40,18 +40,24 @@ static place look_up(lane_rdma *self, uint32_t segment, bool is_words, uint64_t 
     return known == TE_RDMA_UNKNOWN && !self->has_asked ? UNKNOWN : ELSEWHERE;
 }
 
+/* NULL: no NIC of ours knows it.  Whoever moves it holds it until it has ended. */
+static te_rdma_range *range_of(const te_work_piece *piece) {
+    const te_region *region = piece->item->region;
+    return region == NULL ? NULL : te_region_rdma(region);
+}
+
+static bool is_device(const te_lane *lane, const te_work_piece *piece) {
+    const te_region *region = piece->item->region;
+    return region != NULL ? te_region_is_device(region)
+                          : te_memory_is_device(lane->path->engine->registry, piece->local);
+}
+
 /* The key of local memory, and how far it goes.  False: no NIC of ours knows it, or not this one. */
-static bool find_local(const lane_rdma *self, const uint8_t *local, uint64_t length,
+static bool find_local(const lane_rdma *self, const te_work_piece *piece, const uint8_t *local,
                        te_rdma_key *key) {
-    te_region *region = NULL;
-    if (te_region_hold(self->engine->registry, (uint64_t)(uintptr_t)local, length,
-                       self->opcode == TE_READ, &region) != MS_OK)
-        return false;
-    te_rdma_range *range = te_region_rdma(region);
-    bool is_registered = range != NULL && te_rdma_range_key(range, self->rail->qp.nic,
-                                                            (uint64_t)(uintptr_t)local, key);
-    te_region_release(region); /* whoever moves it holds it until the request ends */
-    return is_registered;
+    te_rdma_range *range = range_of(piece);
+    return range != NULL &&
+           te_rdma_range_key(range, self->rail->qp.nic, (uint64_t)(uintptr_t)local, key);
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -59,18 +65,13 @@ static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 /* Memory that only NICs reach, and this one does not, or not all of it. */
 static bool is_out_of_reach(const te_lane *lane, const te_rdma_nic *nic,
                             const te_work_piece *piece) {
-    te_registry *registry = lane->path->engine->registry;
-    te_region *region = NULL;
     te_rdma_key key;
-    if (!te_memory_is_device(registry, piece->local))
+    if (!is_device(lane, piece))
         return false;
     uint64_t at = (uint64_t)(uintptr_t)piece->local, end = at + piece->length;
-    if (te_region_hold(registry, at, piece->length, lane->opcode == TE_READ, &region) != MS_OK)
-        return true;
-    te_rdma_range *range = te_region_rdma(region);
+    te_rdma_range *range = range_of(piece);
     while (range != NULL && at < end && te_rdma_range_key(range, nic, at, &key))
         at += key.run;
-    te_region_release(region);
     return at < end;
 }
 
@@ -92,9 +93,9 @@ static place locate(lane_rdma *self, const te_work_piece *piece, uint64_t done,
     left = smaller(left, chunk.length - (offset - chunk.offset));
     uint8_t *local = piece->local + done;
     te_rdma_key key = {0};
-    if (flight != NULL && find_local(self, local, left, &key)) {
+    if (flight != NULL && find_local(self, piece, local, &key)) {
         left = smaller(left, key.run);
-    } else if (flight != NULL && te_memory_is_device(self->engine->registry, local)) {
+    } else if (flight != NULL && is_device(self->lane, piece)) {
         return ELSEWHERE;
     } else if (flight != NULL) {
         te_rdma_bounce *bounce = self->engine->rdma->bounce;
@@ -151,25 +152,13 @@ static bool is_inside(const lane_rdma *self, const te_work_piece *piece) {
     return self->opcode == TE_READ || te_rdma_write_is_inside(written);
 }
 
-/* Registered as memory that nobody writes: TCP finds the words for it. */
-static bool is_read_only(const lane_rdma *self, const te_work_piece *piece) {
-    te_region *region = NULL;
-    if (self->opcode == TE_WRITE)
-        return false;
-    ms_status status = te_region_hold(self->engine->registry, (uint64_t)(uintptr_t)piece->local,
-                                      piece->length, true, &region);
-    if (status == MS_OK)
-        te_region_release(region);
-    return status == MS_REFUSED;
-}
-
-/* All of it or nothing: what another transport may refuse has touched nothing. */
+/* All of it or nothing: what another transport may refuse has touched nothing.  For memory that nobody writes TCP finds the words. */
 static place locate_all(lane_rdma *self, const te_work *work) {
     verbs_send_wr request = {0};
     verbs_sge part = {0};
     for (uint32_t i = 0; i < work->count; i++) {
         const te_work_piece *piece = &work->pieces[i];
-        if (!is_inside(self, piece) || is_read_only(self, piece) ||
+        if (!is_inside(self, piece) || piece->item->is_read_only ||
             (self->opcode == TE_WRITE && piece->item->wire.write.source != 0))
             return NOWHERE;
         if (is_out_of_reach(self->lane, self->rail->qp.nic, piece))
@@ -322,14 +311,14 @@ static bool may_carry(const lane_rdma *self, const te_lane *other, const te_work
 
 static void tell_refusal(const lane_rdma *self, const te_work *work) {
     te_rdma *rdma = self->engine->rdma;
-    const uint8_t *local = work->pieces[0].local;
-    if (rdma->is_device_refusal_told || !te_memory_is_device(self->engine->registry, local))
+    const te_work_piece *first = &work->pieces[0];
+    if (rdma->is_device_refusal_told || !is_device(self->lane, first))
         return;
     rdma->is_device_refusal_told = true;
     te_log(self->engine,
            "rdma: no NIC that is up reaches the device memory at %p and the other end of a "
            "request: it is refused",
-           (const void *)local);
+           (const void *)first->local);
 }
 
 /* Not by these NICs: by others that have the memory at both ends, or by another transport.  A work comes to each lane once. */

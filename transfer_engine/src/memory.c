@@ -434,6 +434,8 @@ struct te_rdma_range *te_region_rdma(const te_region *region) { return region->r
 
 int32_t te_region_numa_node(const te_region *region) { return region->numa_node; }
 
+bool te_region_is_device(const te_region *region) { return region->is_device; }
+
 const char *te_region_location(const te_region *region) { return region->location; }
 
 /* ---- OPEN_SEGMENT -------------------------------------------------------------------------------------------- */

@@ -194,8 +194,8 @@ static void prepare(te_remote *remote, te_session *session, te_opcode opcode, te
 
 /* Over all rails at once: the schedule cuts, and repeats what a rail has lost. */
 static ms_status over_rails(te_path *path, te_opcode opcode, frame_set *frames,
-                            const te_transfer_options *options, te_scope *scope,
-                            int64_t deadline_ns) {
+                            const te_piece *pieces, const te_transfer_options *options,
+                            te_scope *scope, int64_t deadline_ns) {
     te_carried *items = calloc(frames->count, sizeof *items);
     if (items == NULL)
         return MS_NO_MEMORY;
@@ -206,6 +206,7 @@ static ms_status over_rails(te_path *path, te_opcode opcode, frame_set *frames,
                       .count = frames->count};
     te_carry_set_options(&carry, options);
     for (size_t i = 0; i < frames->count; i++) {
+        items[i].region = pieces[frames->index[i]].region;
         if (opcode == TE_READ) {
             items[i].local = frames->targets[i];
             items[i].wire.read = frames->reads[i];
@@ -295,7 +296,7 @@ static ms_status try_once(te_remote *remote, te_session *session, te_opcode opco
         stage(session, pieces, &frames, deadline_ns);
     bool is_over_rails = frames.count > 0 && path != NULL;
     if (is_over_rails)
-        status = over_rails(path, opcode, &frames, options, scope, deadline_ns);
+        status = over_rails(path, opcode, &frames, pieces, options, scope, deadline_ns);
     else if (frames.count > 0)
         status = over_a_rail(session, opcode, &frames, deadline_ns);
     for (size_t i = 0; i < frames.count && (status == MS_OK || is_over_rails); i++) {

@@ -10,7 +10,10 @@ typedef struct te_carry te_carry;
 /* One range to be moved. */
 typedef struct te_carried {
     uint8_t *local;
-    union { /* as it goes out over TCP when it is whole; lanes cut offset and length */
+    te_region
+        *region; /* of `local`, held by whoever moves it until it has ended; NULL: it is in none */
+    bool is_read_only; /* READ: into a region that nobody may write, and that is not held */
+    union {            /* as it goes out over TCP when it is whole; lanes cut offset and length */
         ms_read_item read;
         ms_write_item write;
     } wire;

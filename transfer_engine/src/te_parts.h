@@ -108,6 +108,7 @@ void te_region_release(te_region *region);
 bool te_memory_is_device(te_registry *registry, const void *address);
 const char *te_region_location(const te_region *region);
 int32_t te_region_numa_node(const te_region *region); /* -1: not known */
+bool te_region_is_device(const te_region *region);
 /* Its registration with the RDMA NICs, while it is held; NULL: none. */
 struct te_rdma_range *te_region_rdma(const te_region *region);
 

@@ -17,6 +17,7 @@ void te_remote_put(te_remotes *remotes, te_remote *remote);
 /* One piece of a unit of work: all of one opcode and one remote. */
 typedef struct te_piece {
     void *local;
+    te_region *region; /* of `local`, held by the caller */
     uint64_t remote_address;
     uint64_t length;
     ms_status status; /* PENDING on entry: to be moved; set when it has ended */
