@@ -54,8 +54,8 @@ int64_t cl_put_limit(const cl_putting *put, const cl_node *node, uint64_t bytes)
 /* A node that is known not to answer is not written to while another one could be. */
 bool cl_put_avoids(const cl_putting *put, cl_node *node);
 void cl_put_replica_failed(cl_putting *put, size_t index, ms_status status);
-/* The WRITE of all of it went over `connection`, which has ended unanswered: it goes over another one *(seal_again)*, as it is
- * that which has ended, not the server, for all that is known. */
+/* The WRITE of all of it went over a connection of that HELLO, which has ended unanswered: it goes over another one
+ * *(seal_again)*, as it is that which has ended, not the server, for all that is known. */
 void cl_put_repeat(cl_putting *put, uint32_t hello_generation);
 /* The node has not taken what it was sent: says so, also to those who come after. */
 void cl_put_node_failed(cl_putting *put, cl_node *node, ms_status status, int64_t began_ns,

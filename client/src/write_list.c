@@ -76,7 +76,7 @@ void cl_write_list_add(cl_write_list *list, const cl_putting *put, size_t index,
     }
 }
 
-ms_status cl_write_list_send(const cl_write_list *list, te_connection *connection, uint32_t flags,
+ms_status cl_write_list_send(cl_write_list *list, te_connection *connection, uint32_t flags,
                              int64_t deadline_ns) {
     struct iovec payload[CL_WRITE_ITEMS_MAX];
     uint8_t gathered[GATHERED_BYTES_MAX];
@@ -102,8 +102,9 @@ ms_status cl_write_list_send(const cl_write_list *list, te_connection *connectio
     struct iovec body[3] = {{.iov_base = head, .iov_len = sizeof head},
                             {.iov_base = list->items, .iov_len = list->count * sizeof *list->items},
                             {.iov_base = list->seals.data, .iov_len = list->seals.length}};
-    return te_send(connection, MS_REQUEST, MS_WRITE, flags, te_next_request(connection),
-                   cl_left_ms(deadline_ns), body, 3, payload, payload_count, deadline_ns);
+    list->request = te_next_request(connection);
+    return te_send(connection, MS_REQUEST, MS_WRITE, flags, list->request, cl_left_ms(deadline_ns),
+                   body, 3, payload, payload_count, deadline_ns);
 }
 
 ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, bool is_followed,
@@ -113,6 +114,9 @@ ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, 
     te_reply reply = {.body = answer, .body_size = sizeof answer};
     ms_status status = is_followed ? te_receive_exactly(connection, &reply, deadline_ns)
                                    : te_receive(connection, &reply, deadline_ns);
+    if (status == MS_OK &&
+        (reply.header.request != list->request || reply.header.method != MS_WRITE))
+        status = MS_BAD_FRAME; /* the answer to another frame says nothing of this one */
     if (status != MS_OK)
         return status;
     bool all = reply.header.status == MS_OK;

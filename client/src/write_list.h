@@ -15,6 +15,7 @@ typedef struct cl_write_list {
     ms_writer seals;
     uint64_t payload_bytes; /* that travel in the frame */
     uint64_t shared_bytes;  /* that the server copies */
+    uint64_t request;       /* of the frame that was sent */
     ms_write_item item_scratch[4];
     const void *source_scratch[4];
     uint32_t status_scratch[4];
@@ -29,7 +30,7 @@ void cl_write_list_close(cl_write_list *list);
 void cl_write_list_add(cl_write_list *list, const cl_putting *put, size_t index,
                        const cl_replica *replica, uint32_t source, uint64_t source_offset);
 /* All of it as one frame, which has room for CL_WRITE_ITEMS_MAX. */
-ms_status cl_write_list_send(const cl_write_list *list, te_connection *connection, uint32_t flags,
+ms_status cl_write_list_send(cl_write_list *list, te_connection *connection, uint32_t flags,
                              int64_t deadline_ns);
 /* The answer, into the statuses; is_followed: another one may come right behind.  Other than OK: there are none; *is_refused: the server has answered so for the whole
  * frame, and ends this connection, but passes nothing on. */

@@ -59,8 +59,7 @@ struct st_inventory {
      * Untouched parts of it take no memory. */
     uint32_t *index;
     uint64_t count, live_pages, compactions;
-    /* Ready for the next compaction, mapped too, as puts wait for that: at least a log's reserve, and as large as the
-     * largest log that was compacted, until blocks run short.  Its records do not count. */
+    /* Of the file that is ready for the next compaction, mapped too, as puts wait for that.  Its records do not count. */
     st_log spare;
     bool cannot_exchange; /* two names, as some file systems */
 };
@@ -304,26 +303,6 @@ static bool spare_give(st_inventory *inventory) {
            st_log_shrink(&inventory->spare, path, reserve) == MS_OK;
 }
 
-/* So do those of logs, beyond their records. */
-static bool logs_give(st_inventory *inventory) {
-    bool is_given = false;
-    for (size_t at = 0; at < inventory->log_count; at++) {
-        st_log *log = &inventory->logs[at];
-        size_t kept = (log->tail + ST_LOG_BYTES_MIN - 1) / ST_LOG_BYTES_MIN * ST_LOG_BYTES_MIN;
-        if (kept < reserve_of(inventory, at))
-            kept = reserve_of(inventory, at);
-        char path[ST_PATH_BYTES];
-        if (kept < log->size && log_path(inventory, at, "", path))
-            is_given |= st_log_shrink(log, path, kept) == MS_OK;
-    }
-    return is_given;
-}
-
-static bool blocks_give(st_inventory *inventory) {
-    bool is_given = spare_give(inventory);
-    return logs_give(inventory) || is_given;
-}
-
 /* A record as it is, or a commit with its newest note; returns its length. */
 static size_t copy_record(const st_log *log, uint32_t units, uint8_t *target) {
     const record_head *head = head_at(log, units);
@@ -349,13 +328,9 @@ static ms_status log_compact(st_inventory *inventory, size_t log_index, size_t n
     size = (size + ST_LOG_BYTES_MIN - 1) / ST_LOG_BYTES_MIN * ST_LOG_BYTES_MIN;
     if (size < reserve_of(inventory, log_index))
         size = reserve_of(inventory, log_index);
-    /* A pool that is emptied and filled again would else pay for each doubling again. */
-    size_t kept = size > log->size / 2 ? size : log->size / 2;
     st_log fresh = {0};
     bool is_spare;
-    ms_status status = open_fresh(inventory, log_index, least, kept, fresh_path, &fresh, &is_spare);
-    if (status == MS_NO_SPACE && kept > size)
-        status = open_fresh(inventory, log_index, least, size, fresh_path, &fresh, &is_spare);
+    ms_status status = open_fresh(inventory, log_index, least, size, fresh_path, &fresh, &is_spare);
     if (status != MS_OK)
         return status;
     uint64_t first = (uint64_t)log_index * ST_LOG_PAGES;
@@ -419,7 +394,7 @@ static ms_status log_room_of(st_inventory *inventory, size_t log_index, size_t n
 static ms_status log_room(st_inventory *inventory, uint32_t page, size_t needed) {
     size_t log_index = page / ST_LOG_PAGES;
     ms_status status = log_room_of(inventory, log_index, needed);
-    return status == MS_NO_SPACE && blocks_give(inventory)
+    return status == MS_NO_SPACE && spare_give(inventory)
                ? log_room_of(inventory, log_index, needed)
                : status;
 }
@@ -452,7 +427,7 @@ ms_status st_inventory_extend(st_inventory *inventory, uint64_t page_count) {
     size_t end = (size_t)((page_count + ST_LOG_PAGES - 1) / ST_LOG_PAGES);
     for (size_t at = 0; status == MS_OK && at < end && at < inventory->log_count; at++) {
         status = log_extend(inventory, at);
-        if (status == MS_NO_SPACE && blocks_give(inventory))
+        if (status == MS_NO_SPACE && spare_give(inventory))
             status = log_extend(inventory, at);
     }
     return status;

@@ -97,5 +97,8 @@ ms_status st_log_shrink(st_log *log, const char *path, size_t size) {
     log->size = size;
     if (log->tail > size)
         log->tail = size;
-    return truncate(path, (off_t)size) == 0 ? MS_OK : MS_IO_ERROR;
+    if (truncate(path, (off_t)size) == 0)
+        return MS_OK;
+    st_log_unmap(log); /* the file has what `tail` does not tell of */
+    return MS_IO_ERROR;
 }

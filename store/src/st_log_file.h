@@ -29,7 +29,7 @@ ms_status st_log_reuse(const char *path, size_t size, st_log *log);
 void st_log_clear(st_log *log);
 /* `needed` more bytes fit behind the tail.  NO_SPACE as above. */
 ms_status st_log_grow(st_log *log, const char *path, size_t needed);
-/* The blocks beyond `size` are given back; all records are before it. */
+/* The blocks beyond `size` are given back.  IO_ERROR: that failed, and nothing is mapped any more. */
 ms_status st_log_shrink(st_log *log, const char *path, size_t size);
 
 #endif

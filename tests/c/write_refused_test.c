@@ -2,6 +2,7 @@
 /* A WRITE with relay that its server refuses as a whole says nothing about the master's connection; one that is not
  * answered leaves in doubt what still comes on it. */
 #include "../../client/src/put.h"
+#include "../../client/src/write_early.h"
 #include "engine_kit.h"
 
 #define BYTES 64u
@@ -128,9 +129,58 @@ static void test_a_write_that_is_not_answered_ends_both_connections(void) {
     writing_close(on);
 }
 
+/* Two values that go over one connection, as both halves of a batch do. */
+typedef struct pair {
+    writing *on;
+    cl_write_early first, second;
+    cl_putting put;
+    cl_item item;
+    cl_put_state state;
+    cl_failure failure;
+} pair;
+
+static void pair_send(pair *both, uint8_t right) {
+    writing *on = both->on = writing_open(right);
+    te_checkin(on->put.master, true);
+    on->put.master = NULL;
+    on->client.config.allow_relay = false;
+    both->state = (cl_put_state){.grant = &on->grant};
+    both->item = on->item;
+    both->put = on->put;
+    both->put.items = &both->item;
+    both->put.states = &both->state;
+    CHECK(cl_write_early_begin(&both->first, &on->put, NULL));
+    CHECK(cl_write_early_begin(&both->second, &both->put, &both->first));
+    CHECK(both->first.connection == both->second.connection);
+}
+
+static void test_a_refusal_of_all_is_told_to_both(void) {
+    pair both = {0};
+    pair_send(&both, MS_RIGHT_READ);
+    CHECK_STATUS(cl_write_early_end(&both.first, &both.on->put, &both.failure), MS_REFUSED);
+    (void)cl_write_early_end(&both.second, &both.put,
+                             &both.failure); /* it was asked again, alone */
+    CHECK(both.on->state.sealed == 0 && both.state.sealed == 0);
+    CHECK_STATUS(both.on->state.failed, MS_REFUSED);
+    CHECK_STATUS(both.state.failed, MS_REFUSED);
+    writing_close(both.on);
+}
+
+static void test_both_are_answered(void) {
+    pair both = {0};
+    pair_send(&both, MS_RIGHT_READ | MS_RIGHT_WRITE);
+    CHECK_STATUS(cl_write_early_end(&both.first, &both.on->put, &both.failure), MS_OK);
+    CHECK_STATUS(cl_write_early_end(&both.second, &both.put, &both.failure), MS_OK);
+    CHECK(both.on->state.sealed == 1 && both.state.sealed == 1);
+    CHECK(atomic_load(&both.on->server.hellos) == 1);
+    writing_close(both.on);
+}
+
 int main(int argc, char **argv) {
     RUN(test_a_refusal_of_all_leaves_the_connection_to_the_master);
     RUN(test_a_refusal_of_its_item_leaves_both_connections);
     RUN(test_a_write_that_is_not_answered_ends_both_connections);
+    RUN(test_a_refusal_of_all_is_told_to_both);
+    RUN(test_both_are_answered);
     return 0;
 }

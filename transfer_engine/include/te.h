@@ -342,7 +342,8 @@ typedef enum {
 ms_status te_read(te_channel *channel, const ms_read_item *items, void *const *targets,
                   size_t count, ms_read_result *results, int64_t deadline_ns);
 /* The same with a share (NULL: as te_read).  It counts where the peer is reached over several rails: there, what is
- * large goes by slices over all of them, the most urgent first.  BACKGROUND over RDMA always does. */
+ * large goes by slices over all of them, the most urgent first.  BACKGROUND over RDMA does at any size,
+ * once lanes are up. */
 ms_status te_read_as(te_channel *channel, const ms_read_item *items, void *const *targets,
                      size_t count, ms_read_result *results, const te_transfer_options *options,
                      int64_t deadline_ns);
