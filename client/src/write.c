@@ -274,7 +274,7 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
     }
     bool is_refused = false;
     if (status == MS_OK)
-        status = cl_write_list_receive(list, data, false, put->write_ns, &is_refused);
+        status = cl_write_list_receive(list, data, put->write_ns, &is_refused);
     if (status == MS_OK)
         cl_write_list_settle(list, put, node, 1, failure);
     bool is_again = status == MS_UNAVAILABLE && !is_refused;

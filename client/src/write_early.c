@@ -55,16 +55,15 @@ static ms_status take_connection(cl_write_early *early, cl_write_early *before,
     return MS_OK;
 }
 
-/* The connection goes back, or to who is next on it. */
+/* The connection goes back, or to who is next on it; none is left if who was before has seen it fail. */
 static void give_connection(cl_write_early *early, ms_status status, bool is_refused) {
     te_connection *connection = early->connection;
     early->connection = NULL;
     if (connection == NULL)
-        return;                                     /* who was before has seen it fail */
-    bool is_usable = status == MS_OK || is_refused; /* its end is the next one's answer */
-    if (early->next != NULL && is_usable)
         return;
     if (early->next != NULL) {
+        if (status == MS_OK || is_refused)
+            return; /* after a refusal the connection's end is the next one's answer */
         early->next->connection = NULL;
         early->next->sent = status;
     }
@@ -101,8 +100,7 @@ ms_status cl_write_early_end(cl_write_early *early, cl_putting *put, cl_failure 
     ms_status status = early->sent;
     bool is_refused = false;
     if (status == MS_OK)
-        status = cl_write_list_receive(&early->list, early->connection, early->next != NULL,
-                                       put->write_ns, &is_refused);
+        status = cl_write_list_receive(&early->list, early->connection, put->write_ns, &is_refused);
     bool is_again = status == MS_UNAVAILABLE && !is_refused;
     if (is_again)
         cl_put_repeat(put, early->generation);

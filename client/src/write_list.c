@@ -107,16 +107,15 @@ ms_status cl_write_list_send(cl_write_list *list, te_connection *connection, uin
                    body, 3, payload, payload_count, deadline_ns);
 }
 
-ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, bool is_followed,
-                                int64_t deadline_ns, bool *is_refused) {
+ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, int64_t deadline_ns,
+                                bool *is_refused) {
     *is_refused = false;
     uint8_t answer[8 + CL_WRITE_ITEMS_MAX * sizeof(uint32_t)];
     te_reply reply = {.body = answer, .body_size = sizeof answer};
-    ms_status status = is_followed ? te_receive_exactly(connection, &reply, deadline_ns)
-                                   : te_receive(connection, &reply, deadline_ns);
-    if (status == MS_OK &&
-        (reply.header.request != list->request || reply.header.method != MS_WRITE))
-        status = MS_BAD_FRAME; /* the answer to another frame says nothing of this one */
+    /* Another one may come right behind; where all is well there is nothing but the header. */
+    ms_status status = te_receive_exactly(connection, &reply, deadline_ns);
+    if (status == MS_OK)
+        status = te_check_request(connection, &reply.header, MS_WRITE, list->request);
     if (status != MS_OK)
         return status;
     bool all = reply.header.status == MS_OK;

@@ -32,10 +32,10 @@ void cl_write_list_add(cl_write_list *list, const cl_putting *put, size_t index,
 /* All of it as one frame, which has room for CL_WRITE_ITEMS_MAX. */
 ms_status cl_write_list_send(cl_write_list *list, te_connection *connection, uint32_t flags,
                              int64_t deadline_ns);
-/* The answer, into the statuses; is_followed: another one may come right behind.  Other than OK: there are none; *is_refused: the server has answered so for the whole
+/* The answer, into the statuses.  Other than OK: there are none; *is_refused: the server has answered so for the whole
  * frame, and ends this connection, but passes nothing on. */
-ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, bool is_followed,
-                                int64_t deadline_ns, bool *is_refused);
+ms_status cl_write_list_receive(cl_write_list *list, te_connection *connection, int64_t deadline_ns,
+                                bool *is_refused);
 /* Nobody knows what became of it. */
 void cl_write_list_doubt(const cl_write_list *list, cl_putting *put);
 /* The statuses, into the put: which items have their replica with bit `bit`, and what failed. */

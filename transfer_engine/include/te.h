@@ -298,6 +298,9 @@ ms_status te_send(te_connection *connection, uint8_t kind, uint16_t method, uint
 ms_status te_receive(te_connection *connection, te_reply *reply, int64_t deadline_ns);
 /* The same when other answers may follow at once: requests are pipelined on this connection. */
 ms_status te_receive_exactly(te_connection *connection, te_reply *reply, int64_t deadline_ns);
+/* BAD_FRAME: `answer` is to another request, a mistake of the peer: nothing that it sends can be believed. */
+ms_status te_check_request(te_connection *connection, const ms_header *answer, uint16_t method,
+                           uint64_t request);
 /* The peer will be busy for so long with the request under way, beyond the round trip: so much longer may
  * a spin last.  0 when it has been answered. */
 void te_expect(te_connection *connection, int64_t busy_ns);

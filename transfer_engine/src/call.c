@@ -6,10 +6,8 @@
 
 #include "te_fault.h"
 
-/* The answer to another request would be a mistake of the peer: then nothing it sends can be
- * believed. */
-static ms_status check_request(te_connection *connection, const ms_header *answer, uint16_t method,
-                               uint64_t request) {
+ms_status te_check_request(te_connection *connection, const ms_header *answer, uint16_t method,
+                           uint64_t request) {
     if (answer->request == request && answer->method == method) {
         return MS_OK;
     }
@@ -59,7 +57,7 @@ ms_status te_call(te_channel *channel, uint16_t method, uint32_t flags, const st
     if (status == MS_OK) {
         status = te_receive(connection, reply, deadline_ns);
         if (status == MS_OK) {
-            status = check_request(connection, &reply->header, method, request);
+            status = te_check_request(connection, &reply->header, method, request);
             if (status != MS_OK && reply->grow) {
                 free(reply->body);
                 reply->body = NULL;
@@ -91,7 +89,7 @@ ms_status te_call_simple(te_channel *channel, uint16_t method, uint32_t flags, c
     if (status == MS_OK) {
         status = te_receive_whole(connection, &reply, deadline_ns);
         if (status == MS_OK) {
-            status = check_request(connection, &reply.header, method, request);
+            status = te_check_request(connection, &reply.header, method, request);
         }
         te_checkin(connection, status == MS_OK);
     }

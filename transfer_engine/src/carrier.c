@@ -190,18 +190,15 @@ static void submit(te_carrier *carrier, te_carry *carry, int64_t now_ns) {
         item->rails = item->attempts = 0;
         item->first_ns = item->ended_ns = 0;
         item->word = is_read ? item->wire.read.word : 0;
-        item->job =
-            (te_job){.bytes = is_read ? item->wire.read.length : item->wire.write.length,
-                     .deadline_ns = carry->deadline_ns,
-                     .group = path->groups[carry->opcode],
-                     .class = carry->class,
-                     .tenant = carry->tenant,
-                     .weight = carry->weight,
-                     .owner = item,
-                     /* What cannot go over every lane takes nothing else along. */
-                     .is_alone = item->region != NULL
-                                     ? te_region_is_device(item->region)
-                                     : te_memory_is_device(path->engine->registry, item->local)};
+        item->job = (te_job){.bytes = is_read ? item->wire.read.length : item->wire.write.length,
+                             .deadline_ns = carry->deadline_ns,
+                             .group = path->groups[carry->opcode],
+                             .class = carry->class,
+                             .tenant = carry->tenant,
+                             .weight = carry->weight,
+                             .owner = item,
+                             /* What cannot go over every lane takes nothing else along. */
+                             .is_alone = te_carried_is_device(path->engine, item)};
         te_schedule_submit(carrier->schedule, &item->job, now_ns);
     }
     if (now_ns - path->used_ns[carry->opcode] > TE_NS_PER_S)

@@ -7,6 +7,11 @@
 
 /* ---- beginning and ending ------------------------------------------------------------------------------------------- */
 
+bool te_carried_is_device(const te_engine *engine, const te_carried *carried) {
+    return carried->region != NULL ? te_region_is_device(carried->region)
+                                   : te_memory_is_device(engine->registry, carried->local);
+}
+
 ms_status te_carry_begin(te_carry *carry) {
     bool is_asleep = false;
     ms_status status = te_carry_add(carry, &is_asleep);

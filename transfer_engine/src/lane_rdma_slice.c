@@ -46,12 +46,6 @@ static te_rdma_range *range_of(const te_work_piece *piece) {
     return region == NULL ? NULL : te_region_rdma(region);
 }
 
-static bool is_device(const te_lane *lane, const te_work_piece *piece) {
-    const te_region *region = piece->item->region;
-    return region != NULL ? te_region_is_device(region)
-                          : te_memory_is_device(lane->path->engine->registry, piece->local);
-}
-
 /* The key of local memory, and how far it goes.  False: no NIC of ours knows it, or not this one. */
 static bool find_local(const lane_rdma *self, const te_work_piece *piece, const uint8_t *local,
                        te_rdma_key *key) {
@@ -66,7 +60,7 @@ static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static bool is_out_of_reach(const te_lane *lane, const te_rdma_nic *nic,
                             const te_work_piece *piece) {
     te_rdma_key key;
-    if (!is_device(lane, piece))
+    if (!te_carried_is_device(lane->path->engine, piece->item))
         return false;
     uint64_t at = (uint64_t)(uintptr_t)piece->local, end = at + piece->length;
     te_rdma_range *range = range_of(piece);
@@ -95,7 +89,7 @@ static place locate(lane_rdma *self, const te_work_piece *piece, uint64_t done,
     te_rdma_key key = {0};
     if (flight != NULL && find_local(self, piece, local, &key)) {
         left = smaller(left, key.run);
-    } else if (flight != NULL && is_device(self->lane, piece)) {
+    } else if (flight != NULL && te_carried_is_device(self->engine, piece->item)) {
         return ELSEWHERE;
     } else if (flight != NULL) {
         te_rdma_bounce *bounce = self->engine->rdma->bounce;
@@ -312,7 +306,7 @@ static bool may_carry(const lane_rdma *self, const te_lane *other, const te_work
 static void tell_refusal(const lane_rdma *self, const te_work *work) {
     te_rdma *rdma = self->engine->rdma;
     const te_work_piece *first = &work->pieces[0];
-    if (rdma->is_device_refusal_told || !is_device(self->lane, first))
+    if (rdma->is_device_refusal_told || !te_carried_is_device(self->engine, first->item))
         return;
     rdma->is_device_refusal_told = true;
     te_log(self->engine,

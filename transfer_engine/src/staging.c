@@ -105,10 +105,10 @@ static ms_status receive_slot(stream *work) {
     uint32_t answer[2 + SLOT_ITEMS * 8]; /* room for a sentence */
     te_reply reply = {.body = (uint8_t *)answer, .body_size = sizeof answer};
     ms_status status = te_receive_exactly(work->connection, &reply, work->deadline_ns);
+    if (status == MS_OK)
+        status = te_check_request(work->connection, &reply.header, MS_WRITE, oldest->request);
     if (status != MS_OK)
         return status;
-    if (reply.header.request != oldest->request || reply.header.method != MS_WRITE)
-        return MS_BAD_FRAME;
     work->received++;
     if (reply.header.status == MS_OK)
         return MS_OK;

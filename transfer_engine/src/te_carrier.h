@@ -10,8 +10,7 @@ typedef struct te_carry te_carry;
 /* One range to be moved. */
 typedef struct te_carried {
     uint8_t *local;
-    te_region
-        *region; /* of `local`, held by whoever moves it until it has ended; NULL: it is in none */
+    te_region *region; /* of `local`; whoever moves it holds it until it has ended.  NULL: none */
     bool is_read_only; /* READ: into a region that nobody may write, and that is not held */
     union {            /* as it goes out over TCP when it is whole; lanes cut offset and length */
         ms_read_item read;
@@ -63,6 +62,8 @@ void te_carrier_close(te_engine *engine);
 
 /* CLOSED: the engine is being closed; nothing has begun, and `ended` is not called. */
 ms_status te_carry_begin(te_carry *carry);
+/* Memory of a device, which only lanes of RDMA reach. */
+bool te_carried_is_device(const te_engine *engine, const te_carried *carried);
 /* The same in two parts, for whoever holds a lock: no system call is made under it.  *is_asleep is set when the carrier
  * must be roused, once for any number of carries. */
 ms_status te_carry_add(te_carry *carry, bool *is_asleep);

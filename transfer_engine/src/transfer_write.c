@@ -125,8 +125,8 @@ ms_status te_part_write(te_moving *moved, te_part *taken, te_connection *connect
     if (status != MS_OK) {
         return status;
     }
-    if (reply.header.request != request || reply.header.method != MS_WRITE) {
-        return te_connection_fail(connection, MS_BAD_FRAME, "the peer answered another request");
+    if (te_check_request(connection, &reply.header, MS_WRITE, request) != MS_OK) {
+        return MS_BAD_FRAME;
     }
     bool is_list = reply.header.body_length == (2 + count) * sizeof *answer && answer[0] == count &&
                    answer[1] == 0;

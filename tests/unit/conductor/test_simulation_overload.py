@@ -9,23 +9,29 @@ import pytest
 
 from mooncake_store.conductor.prefill_time import LLAMA3_70B_A800
 from mooncake_store.conductor.report import report
-from mooncake_store.conductor.simulation import Outcome, State, simulate
+from mooncake_store.conductor.simulation import Outcome, Replay, State, simulate
 from mooncake_store.conductor.trace import Trace
 from tests.unit.conductor.replays import column, configure, make, tight
+
+
+def without_refused(sample: Trace, replay: Replay) -> tuple[list[int], Trace]:
+    """Return who was not refused at arrival, and the trace of those alone."""
+    refused = (State.REJECTED_PREFILL, State.REJECTED_DECODE)
+    kept = [i for i, state in enumerate(replay.column(Outcome.STATE)) if state not in refused]
+    fewer = make([
+        (sample.arrival_s[i], sample.tokens[i], sample.output[i],
+         list(sample.blocks[sample.first_block[i] : sample.first_block[i + 1]]))
+        for i in kept
+    ])  # fmt: skip
+    return kept, fewer
 
 
 def test_a_refused_request_changes_nothing(sample: Trace) -> None:
     """Whoever is refused at arrival might as well not have come."""
     config = tight(admission="early", policy="global")
     replay = simulate(sample, config)
-    refused = (State.REJECTED_PREFILL, State.REJECTED_DECODE)
-    kept = [i for i, state in enumerate(replay.column(Outcome.STATE)) if state not in refused]
+    kept, fewer = without_refused(sample, replay)
     assert 0 < len(kept) < 1000
-    fewer = make([
-        (sample.arrival_s[i], sample.tokens[i], sample.output[i],
-         list(sample.blocks[sample.first_block[i] : sample.first_block[i + 1]]))
-        for i in kept
-    ])  # fmt: skip
     # Ties and errors are drawn by the number of the request: leave both out.
     plain = replace(config, scheduler=replace(config.scheduler, error_sigma=0.0))
     again = [i for i, s in enumerate(simulate(sample, plain).column(Outcome.STATE))]
@@ -42,14 +48,8 @@ def test_without_the_refused_ones_everything_is_the_same(sample: Trace, admissio
         error_sigma=0.0,
     )  # fmt: skip
     replay = simulate(sample, config)
-    refused = (State.REJECTED_PREFILL, State.REJECTED_DECODE)
-    kept = [i for i, state in enumerate(replay.column(Outcome.STATE)) if state not in refused]
+    kept, fewer = without_refused(sample, replay)
     assert 100 < len(kept) < 1000
-    fewer = make([
-        (sample.arrival_s[i], sample.tokens[i], sample.output[i],
-         list(sample.blocks[sample.first_block[i] : sample.first_block[i + 1]]))
-        for i in kept
-    ])  # fmt: skip
     again = simulate(fewer, config)
     for outcome in (Outcome.STATE, Outcome.TTFT, Outcome.PREFIX_TOKENS, Outcome.END):
         expected = [replay.column(outcome)[i] for i in kept]
