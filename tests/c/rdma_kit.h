@@ -5,6 +5,8 @@
 #ifndef RDMA_KIT_H
 #define RDMA_KIT_H
 
+#include <sys/mman.h>
+
 #include "engine_kit.h"
 #include "te_rdma.h"
 
@@ -109,6 +111,16 @@ static ms_status write_once(uint64_t offset, const void *source, uint64_t length
     uint32_t written;
     ms_status status = te_write(channel, &item, &source, 1, NULL, 0, 0, &written, in_ms(10000));
     return status == MS_OK ? (ms_status)written : status;
+}
+
+/* Into memory that nobody may write, neither a NIC nor a copy out of a slot: refused at once, and nothing is harmed. */
+static void read_into_locked_memory(void) {
+    void *locked = mmap(NULL, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(locked != MAP_FAILED);
+    CHECK_STATUS(te_register_local_memory(asker, (uint64_t)(uintptr_t)locked, MIB, "*"), MS_OK);
+    CHECK_STATUS(read_once(0, locked, MIB), MS_REFUSED);
+    CHECK_STATUS(te_unregister_local_memory(asker, (uint64_t)(uintptr_t)locked), MS_OK);
+    munmap(locked, MIB);
 }
 
 /* ---- rails that break ------------------------------------------------------------------------------------------- */

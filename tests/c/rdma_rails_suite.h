@@ -226,15 +226,7 @@ static void test_what_is_wrong_is_told_over_lanes_too(void) {
     CHECK_STATUS(te_read(channel, &item, &target, 1, &result, in_ms(5000)), MS_OK);
     CHECK_STATUS(result.status, MS_NOT_REGISTERED);
     CHECK_STATUS(read_once(0, buffer, MIB), MS_OK);
-    /* Memory that nobody may write, neither a NIC nor a copy out of a slot. */
-    void *locked = mmap(NULL, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(locked != MAP_FAILED);
-    CHECK_STATUS(te_register_local_memory(asker, (uint64_t)(uintptr_t)locked, MIB, "*"), MS_OK);
-    ms_read_item into_locked = {.segment = 1, .length = MIB};
-    ms_read_result refused;
-    CHECK(te_read(channel, &into_locked, &locked, 1, &refused, in_ms(200)) != MS_OK);
-    CHECK_STATUS(te_unregister_local_memory(asker, (uint64_t)(uintptr_t)locked), MS_OK);
-    munmap(locked, MIB);
+    read_into_locked_memory();
     CHECK_STATUS(read_once(0, buffer, MIB), MS_OK);
     /* A segment that goes takes its keys with it: what was posted is refused by the device, and told by the peer. */
     te_segment_remove(served.engine, 1);

@@ -143,6 +143,7 @@ static void test_what_is_wrong_is_told_as_over_tcp(void) {
     ms_read_result result;
     CHECK_STATUS(te_read(channel, &item, &target, 1, &result, in_ms(5000)), MS_OK);
     CHECK_STATUS(result.status, MS_NOT_REGISTERED);
+    read_into_locked_memory();
     CHECK_STATUS(read_once(0, page, sizeof page), MS_OK);
     close_pair();
 }

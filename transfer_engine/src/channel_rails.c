@@ -286,13 +286,12 @@ static bool is_for_rails(const wanted *items, size_t i) {
                      items->writes[i].source == 0;
 }
 
-/* NICs reach registered memory by themselves: nobody may unregister it meanwhile.  Without them nobody asks for the region. */
-static void hold(te_engine *engine, te_opcode opcode, te_carried *carried) {
+/* NICs reach registered memory by themselves: nobody may unregister it meanwhile.  False: the READ is into a region that
+ * nobody may write. */
+static bool hold(te_engine *engine, te_opcode opcode, te_carried *carried) {
     uint64_t length = opcode == TE_READ ? carried->wire.read.length : carried->wire.write.length;
-    if (engine->rdma != NULL)
-        carried->is_read_only =
-            te_region_hold(engine->registry, (uint64_t)(uintptr_t)carried->local, length,
-                           opcode == TE_READ, &carried->region) == MS_REFUSED;
+    return te_region_hold(engine->registry, (uint64_t)(uintptr_t)carried->local, length,
+                          opcode == TE_READ, &carried->region) != MS_REFUSED;
 }
 
 static void take_item(const wanted *items, size_t i, te_carried *carried) {
@@ -339,7 +338,10 @@ static ms_status carry(te_channel *channel, const wanted *items, const te_transf
         if (!is_for_rails(items, i))
             continue;
         take_item(items, i, &carried[used]);
-        hold(engine, items->opcode, &carried[used++]);
+        if (hold(engine, items->opcode, &carried[used]))
+            used++;
+        else
+            tell_item(items, i, MS_REFUSED, 0);
     }
     if (used > 0) {
         te_carry wait = {.path = kept->path,

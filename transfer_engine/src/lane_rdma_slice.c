@@ -146,13 +146,13 @@ static bool is_inside(const lane_rdma *self, const te_work_piece *piece) {
     return self->opcode == TE_READ || te_rdma_write_is_inside(written);
 }
 
-/* All of it or nothing: what another transport may refuse has touched nothing.  For memory that nobody writes TCP finds the words. */
+/* All of it or nothing: what another transport may refuse has touched nothing. */
 static place locate_all(lane_rdma *self, const te_work *work) {
     verbs_send_wr request = {0};
     verbs_sge part = {0};
     for (uint32_t i = 0; i < work->count; i++) {
         const te_work_piece *piece = &work->pieces[i];
-        if (!is_inside(self, piece) || piece->item->is_read_only ||
+        if (!is_inside(self, piece) ||
             (self->opcode == TE_WRITE && piece->item->wire.write.source != 0))
             return NOWHERE;
         if (is_out_of_reach(self->lane, self->rail->qp.nic, piece))

@@ -510,17 +510,12 @@ static void end(te_rdma_exchange *moved, room *space) {
     }
 }
 
-/* The item's local memory, held while it moves. */
-static void hold(te_rdma_exchange *moved, size_t i) {
+/* The item's local memory, held while it moves.  False: the READ is into a region that nobody may write. */
+static bool hold(te_rdma_exchange *moved, size_t i) {
     te_registry *registry = moved->rdma->engine->registry;
     uint64_t length = te_exchange_length(moved, i);
-    if (length == 0)
-        return;
-    ms_status status = te_region_hold(registry, (uint64_t)(uintptr_t)local_of(moved, i), length,
-                                      moved->reads != NULL, &moved->regions[i]);
-    if (status == MS_REFUSED)
-        te_exchange_leave_to_tcp(moved,
-                                 i); /* read-only memory as target: TCP finds the words for it */
+    return length == 0 || te_region_hold(registry, (uint64_t)(uintptr_t)local_of(moved, i), length,
+                                         moved->reads != NULL, &moved->regions[i]) != MS_REFUSED;
 }
 
 static ms_status exchange_all(te_rdma_exchange *moved, bool is_writing, ms_read_result *results) {
@@ -560,8 +555,12 @@ ms_status te_rdma_read(te_channel *channel, const ms_read_item *items, void *con
                               .deadline_ns = deadline_ns};
     if (!begin(&moved, &space))
         return MS_OK; /* TCP needs less */
-    for (size_t i = 0; i < count; i++)
-        hold(&moved, i);
+    for (size_t i = 0; i < count; i++) {
+        if (hold(&moved, i))
+            continue;
+        moved.states[i] = TE_EXCHANGE_ITEM_ENDED;
+        results[i].status = MS_REFUSED;
+    }
     ms_status status = exchange_all(&moved, false, results);
     for (size_t i = 0; i < count && status == MS_OK; i++)
         if (moved.states[i] == TE_EXCHANGE_ITEM_OPEN)
@@ -587,7 +586,7 @@ ms_status te_rdma_write(te_channel *channel, const ms_write_item *items, const v
         if (items[i].source != 0)
             moved.states[i] = TE_EXCHANGE_ITEM_FOR_TCP; /* the peer copies it */
         else
-            hold(&moved, i);
+            (void)hold(&moved, i); /* a source is never refused */
     }
     ms_status status = exchange_all(&moved, true, NULL);
     for (size_t i = 0; i < count && status == MS_OK; i++)

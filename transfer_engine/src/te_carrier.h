@@ -11,7 +11,6 @@ typedef struct te_carry te_carry;
 typedef struct te_carried {
     uint8_t *local;
     te_region *region; /* of `local`; whoever moves it holds it until it has ended.  NULL: none */
-    bool is_read_only; /* READ: into a region that nobody may write, and that is not held */
     union {            /* as it goes out over TCP when it is whole; lanes cut offset and length */
         ms_read_item read;
         ms_write_item write;

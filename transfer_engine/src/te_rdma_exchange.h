@@ -10,7 +10,11 @@
 
 #define TE_EXCHANGE_FEW 64u /* items whose state has room on the stack */
 
-enum te_exchange_state { TE_EXCHANGE_ITEM_OPEN = 0, TE_EXCHANGE_ITEM_FOR_TCP = 1 };
+enum te_exchange_state {
+    TE_EXCHANGE_ITEM_OPEN = 0,
+    TE_EXCHANGE_ITEM_FOR_TCP = 1,
+    TE_EXCHANGE_ITEM_ENDED = 2 /* its result is told */
+};
 
 typedef struct te_rdma_exchange {
     te_rdma *rdma;
