@@ -286,11 +286,12 @@ static bool is_for_rails(const wanted *items, size_t i) {
                      items->writes[i].source == 0;
 }
 
-/* NICs reach registered memory by themselves: nobody may unregister it meanwhile.  False: the READ is into a region that
- * nobody may write. */
+/* NICs reach registered memory by themselves: nobody may unregister it meanwhile.  Without them nobody asks for the region.
+ * False: the READ is into a region that nobody may write. */
 static bool hold(te_engine *engine, te_opcode opcode, te_carried *carried) {
     uint64_t length = opcode == TE_READ ? carried->wire.read.length : carried->wire.write.length;
-    return te_region_hold(engine->registry, (uint64_t)(uintptr_t)carried->local, length,
+    return engine->rdma == NULL ||
+           te_region_hold(engine->registry, (uint64_t)(uintptr_t)carried->local, length,
                           opcode == TE_READ, &carried->region) != MS_REFUSED;
 }
 
