@@ -175,7 +175,10 @@ def groups(rounds: int, *, is_quick: bool) -> list[Group]:
 
     def copied(size: int, threads: int) -> Callable[[Limits], float]:
         return lambda limits: limits.copy.rate(
-            "nontemporal", threads, size, max(2, 64 * MIB // part // size)
+            limits.copy.best_kernel(size, threads, 64 * MIB // part),
+            threads,
+            size,
+            max(2, 64 * MIB // part // size),
         )
 
     return [

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mooncake_store._native import ffi, lib
 from mooncake_store.cli.bench.environment import LEFT_ALONE, Placement, placed
@@ -22,10 +22,12 @@ from mooncake_store.interpreter import module_command
 
 KIB, MIB = 1 << 10, 1 << 20
 
-# More than any cache of today's machines, so that what is copied is cold.
+# Many times what a core has of caches, so that what is copied is cold there.
 ROTATION_BYTES = 256 * MIB
 
-Kernel = Literal["memcpy", "nontemporal"]
+Kernel = Literal["memcpy", "nontemporal", "interleaved"]
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+COMPARISONS = 5
 # tcp: as the system has it; unpaced: as the engine has it within a machine (pacing.c).
 Transport = Literal["tcp", "unpaced", "unix"]
 Direction = Literal["fetch", "push"]
@@ -58,9 +60,14 @@ class RawCopy:
         self._source, self._target = source, target
         self._length = min(source.length, target.length)
         self._next: dict[int, int] = {}
+        self._best: dict[tuple[int, int], Kernel] = {}
 
     def _run(self, kernel: Kernel, threads: int, length: int, count: int, samples: Any) -> int:
-        kernels = {"memcpy": lib.TE_BENCH_MEMCPY, "nontemporal": lib.TE_BENCH_NONTEMPORAL}
+        kernels = {
+            "memcpy": lib.TE_BENCH_MEMCPY,
+            "nontemporal": lib.TE_BENCH_NONTEMPORAL,
+            "interleaved": lib.TE_BENCH_INTERLEAVED,
+        }
         first = self._next.get(length, 0)
         self._next[length] = first + count
         memories = (self._target.pointer, self._source.pointer, self._length)
@@ -72,6 +79,19 @@ class RawCopy:
         """Return GB/s of `count` copies of `length` bytes each."""
         elapsed_ns = self._run(kernel, threads, length, count, ffi.NULL)
         return length * count / elapsed_ns
+
+    def best_kernel(self, length: int, threads: int, round_bytes: int = 64 * MIB) -> Kernel:
+        """Return the fastest copy at this length: found once, then the limit for all rounds."""
+        best = self._best.get((length, threads))
+        if best is None:
+            count = max(4, round_bytes // length)
+            rates: dict[Kernel, list[float]] = {kernel: [] for kernel in KERNELS}
+            for _ in range(COMPARISONS):
+                for kernel, of_kernel in rates.items():
+                    of_kernel.append(self.rate(kernel, threads, length, count))
+            best = max(KERNELS, key=lambda kernel: statistics.median(rates[kernel]))
+            self._best[length, threads] = best
+        return best
 
     def latency_us(self, kernel: Kernel, length: int, count: int) -> float:
         """Return the microseconds of one copy: the mean of `count`, as a clock costs too much."""
@@ -232,11 +252,10 @@ STREAM_SIZES = (128 * 64 * KIB, 16 * MIB, MIB)
 def copy_measures(copy: RawCopy, threads: int, round_bytes: int) -> dict[str, Measure]:
     """Return the copy measurements by row name; each copies about `round_bytes` a round."""
     measures: dict[str, Measure] = {}
-    kernels: tuple[Kernel, ...] = ("memcpy", "nontemporal")
     for size in COPY_SIZES:
         if threads > 1 and size < 64 * KIB:
             continue  # a hand-over costs more than the copy
-        for kernel in kernels:
+        for kernel in KERNELS:
             name = f"copy {size_text(size)}, {kernel}, {threads} thread{'s' * (threads > 1)}"
             count = max(2, round_bytes // size)
 

@@ -34,7 +34,7 @@ from mooncake_store.cli.bench.raw import (
     size_text,
 )
 from mooncake_store.cli.bench.report import Watcher, silent
-from mooncake_store.cli.bench.rounds import Measure, Row, interleave
+from mooncake_store.cli.bench.rounds import Measure, Row
 from mooncake_store.cli.bench.sdk_store import SdkStore
 from mooncake_store.cli.bench.ticker import ticker_rows
 
@@ -124,14 +124,8 @@ class Bench:
         return max(used, 1)
 
     def best_kernel(self, size: int, threads: int) -> Kernel:
-        """Return the faster copy at this size, which is then the limit for all rounds."""
-        count = max(4, 64 * MIB // self.part // size)
-        compared = interleave(
-            lambda: self.copy.rate("memcpy", threads, size, count),
-            {"nontemporal": lambda: self.copy.rate("nontemporal", threads, size, count)},
-            rounds=5,
-        )["nontemporal"]
-        return "nontemporal" if statistics.median(compared.ratios) > 1 else "memcpy"
+        """Return the fastest copy at this size, which is then the limit for all rounds."""
+        return self.copy.best_kernel(size, threads, 64 * MIB // self.part)
 
 
 def good(said: dict[str, Any]) -> dict[str, Any]:

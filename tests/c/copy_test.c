@@ -2,6 +2,8 @@
 // sources: mooncake_store/protocol/src/c*.c
 // variants: plain address
 #include "ms_copy.h"
+
+#include "../../mooncake_store/protocol/src/copy_kernel.h"
 #include "ms_crc32c.h"
 
 #include <assert.h>
@@ -71,12 +73,16 @@ static void check_one(size_t length, size_t source_misalignment, size_t target_m
     assert(ms_crc32c(left, source.bytes + cut, length - cut) == wanted);
     assert(ms_crc32c_combine(left, right, length - cut) == wanted);
 
-    for (int way = 0; way < 4; way++) {
+    ms_copy_kernel kernels[MS_COPY_KERNELS_MAX];
+    int kernel_count = (int)ms_copy_stream_kernels(kernels);
+    for (int way = 0; way < 4 + kernel_count; way++) {
         guarded target = guarded_alloc(target_misalignment, length);
         if (way == 0) {
             ms_copy(target.bytes, source.bytes, length);
         } else if (way == 1) {
             ms_copy_stream(target.bytes, source.bytes, length);
+        } else if (way >= 4) {
+            kernels[way - 4].copy(target.bytes, source.bytes, length);
         } else {
             ms_copy_set_threshold(way == 2 ? SIZE_MAX : 1);
             assert(ms_copy_crc32c(target.bytes, source.bytes, length, 0) == wanted);
@@ -101,6 +107,10 @@ static void test_all_alignments_and_lengths(void) {
                 check_one(edges[i], source, target);
     for (int i = 0; i < 2000; i++)
         check_one(next_random() % 12000, next_random() % 64, next_random() % 64);
+    for (int pages = 1; pages < 10; pages++) /* whole groups of pages, and what is left of one */
+        for (int i = 0; i < 20; i++)
+            check_one((size_t)pages * 4096 - 70 + next_random() % 140, next_random() % 64,
+                      next_random() % 64);
     for (int i = 0; i < 10; i++)
         check_one((256u << 10) - 3 + next_random() % 6, next_random() % 64, next_random() % 64);
 }

@@ -12,7 +12,8 @@
 /* begin cdef */
 typedef enum {
     TE_BENCH_MEMCPY = 0,      /* the C library's */
-    TE_BENCH_NONTEMPORAL = 1, /* stores that pass the caches by */
+    TE_BENCH_NONTEMPORAL = 1, /* stores that pass the caches by, one stream */
+    TE_BENCH_INTERLEAVED = 2, /* such stores, a line of each of four pages in turn */
 } te_bench_kernel;
 
 typedef enum {

@@ -235,6 +235,51 @@ static void copy_nontemporal(uint8_t *target, const uint8_t *source, size_t leng
     memcpy(target + whole, source + whole, length - whole);
 }
 
+#define PAGE 4096u
+#define GROUP (4 * PAGE)
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static void copy_group_avx512(uint8_t *target,
+                                                                 const uint8_t *source) {
+    for (size_t line = 0; line < PAGE; line += 128) {
+        for (size_t at = line; at < GROUP; at += PAGE) {
+            __m512i a = _mm512_loadu_si512(source + at);
+            __m512i b = _mm512_loadu_si512(source + at + 64);
+            _mm512_stream_si512((__m512i *)(void *)(target + at), a);
+            _mm512_stream_si512((__m512i *)(void *)(target + at + 64), b);
+        }
+    }
+}
+
+__attribute__((target("avx2"))) static void copy_group_avx2(uint8_t *target,
+                                                            const uint8_t *source) {
+    for (size_t line = 0; line < PAGE; line += 64) {
+        for (size_t at = line; at < GROUP; at += PAGE) {
+            __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)(source + at));
+            __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(source + at + 32));
+            _mm256_stream_si256((__m256i *)(void *)(target + at), a);
+            _mm256_stream_si256((__m256i *)(void *)(target + at + 32), b);
+        }
+    }
+}
+#endif
+
+/* Where the processor or the alignment does not allow it: copy_nontemporal. */
+static void copy_interleaved(uint8_t *target, const uint8_t *source, size_t length) {
+    size_t at = 0;
+#if defined(__x86_64__)
+    void (*copy_group)(uint8_t *, const uint8_t *) =
+        __builtin_cpu_supports("avx512f") ? copy_group_avx512
+        : __builtin_cpu_supports("avx2")  ? copy_group_avx2
+                                          : NULL;
+    if (copy_group != NULL && ((uintptr_t)target & 63) == 0)
+        for (; length - at >= GROUP; at += GROUP)
+            copy_group(target + at, source + at);
+    _mm_sfence();
+#endif
+    copy_nontemporal(target + at, source + at, length - at);
+}
+
 typedef struct copy_job {
     te_bench_kernel kernel;
     uint8_t *target;
@@ -255,6 +300,8 @@ static void copy_work(void *context, uint32_t member) {
         size_t length = job->length - at < job->chunk ? job->length - at : job->chunk;
         if (job->kernel == TE_BENCH_NONTEMPORAL) {
             copy_nontemporal(job->target + at, job->source + at, length);
+        } else if (job->kernel == TE_BENCH_INTERLEAVED) {
+            copy_interleaved(job->target + at, job->source + at, length);
         } else {
             memcpy(job->target + at, job->source + at, length);
         }

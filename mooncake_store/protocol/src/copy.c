@@ -18,9 +18,9 @@ static void copy_plain(void *target, const void *source, size_t length) {
 static ms_copy_function *stream = copy_plain;
 
 __attribute__((constructor)) static void choose_kernel(void) {
-    ms_copy_function *kernel = ms_copy_stream_kernel();
-    if (kernel != NULL)
-        stream = kernel;
+    ms_copy_kernel kernels[MS_COPY_KERNELS_MAX];
+    if (ms_copy_stream_kernels(kernels) != 0)
+        stream = kernels[0].copy;
 }
 
 void ms_copy_stream(void *target, const void *source, size_t length) {
@@ -42,5 +42,8 @@ void ms_copy_set_threshold(size_t bytes) {
 }
 
 #if !defined(__x86_64__)
-ms_copy_function *ms_copy_stream_kernel(void) { return NULL; }
+size_t ms_copy_stream_kernels(ms_copy_kernel kernels[MS_COPY_KERNELS_MAX]) {
+    (void)kernels;
+    return 0;
+}
 #endif

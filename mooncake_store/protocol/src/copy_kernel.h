@@ -6,7 +6,14 @@
 
 typedef void ms_copy_function(void *target, const void *source, size_t length);
 
-/* The best streaming kernel of this processor, NULL when memcpy is. */
-ms_copy_function *ms_copy_stream_kernel(void);
+#define MS_COPY_KERNELS_MAX 3u
+
+typedef struct ms_copy_kernel {
+    const char *name;
+    ms_copy_function *copy;
+} ms_copy_kernel;
+
+/* The streaming kernels that this processor has, the best one first; returns how many (0: memcpy is best). */
+size_t ms_copy_stream_kernels(ms_copy_kernel kernels[MS_COPY_KERNELS_MAX]);
 
 #endif

@@ -29,7 +29,7 @@ def peer(memories):
         yield peer
 
 
-@pytest.mark.parametrize("kernel", ["memcpy", "nontemporal"])
+@pytest.mark.parametrize("kernel", raw.KERNELS)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("size", [4096, 65_536, 100_000, 1 << 20])
 def test_copies_over_all_slots_leave_the_target_equal(memories, kernel, threads, size):
