@@ -82,16 +82,15 @@ class RawCopy:
 
     def best_kernel(self, length: int, threads: int, round_bytes: int = 64 * MIB) -> Kernel:
         """Return the fastest copy at this length: found once, then the limit for all rounds."""
-        best = self._best.get((length, threads))
-        if best is None:
+        if (length, threads) not in self._best:
             count = max(4, round_bytes // length)
             rates: dict[Kernel, list[float]] = {kernel: [] for kernel in KERNELS}
             for _ in range(COMPARISONS):
                 for kernel, of_kernel in rates.items():
                     of_kernel.append(self.rate(kernel, threads, length, count))
-            best = max(KERNELS, key=lambda kernel: statistics.median(rates[kernel]))
-            self._best[length, threads] = best
-        return best
+            medians = {kernel: statistics.median(of_kernel) for kernel, of_kernel in rates.items()}
+            self._best[length, threads] = max(KERNELS, key=medians.__getitem__)
+        return self._best[length, threads]
 
     def latency_us(self, kernel: Kernel, length: int, count: int) -> float:
         """Return the microseconds of one copy: the mean of `count`, as a clock costs too much."""

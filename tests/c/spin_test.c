@@ -129,14 +129,36 @@ static void one_spins_on_a_core_and_it_is_the_one_with_more_work(void) {
     CHECK(!te_spin_goes_on(&light)); /* told at its next look, it leaves the other one in peace */
     te_spin_end(&light);
     CHECK(te_spinner_is_alone(&heavy.spinner));
-    CHECK(!te_spin_begin(engine, &spin, now, 0, 3 * US, &light));
-    /* What somebody left who was killed counts until its end, and no longer. */
-    CHECK(te_spin_begin(engine, &spin, heavy.end_ns, 0, 0, &light));
+    CHECK(light.is_taken && !heavy.is_taken);
+    CHECK(!te_spin_begin(engine, &spin, now, 0, 3 * US, &light) && light.is_taken);
+    /* One that could not take its mark away, as others have the core, spins on when they sleep. */
+    CHECK(!te_spin_begin(engine, &spin, heavy.end_ns + TE_NS_PER_MS / 2, 0, 3 * US, &light));
+    /* What somebody left who was killed counts for a moment after its end, and no longer. */
+    CHECK(te_spin_begin(engine, &spin, heavy.end_ns + TE_NS_PER_MS, 0, 0, &light));
+    CHECK(!light.is_taken);
     te_spin_end(&heavy); /* that is not its mark any more */
     CHECK(te_spinner_is_alone(&light.spinner));
     te_spin_end(&light);
     CHECK(!te_spinner_is_alone(&light.spinner));
     te_engine_close(engine);
+}
+
+static void who_sleeps_beside_a_spinner_is_woken_quietly(void) {
+    CHECK(sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0}) == 0);
+    bool is_quiet = false;
+    te_spin_wake_quietly(&is_quiet, false);
+    CHECK(!is_quiet && sched_getscheduler(0) == SCHED_OTHER);
+    te_spin_wake_quietly(&is_quiet, true);
+    CHECK(is_quiet && sched_getscheduler(0) == SCHED_BATCH);
+    te_spin_wake_quietly(&is_quiet, false);
+    CHECK(!is_quiet && sched_getscheduler(0) == SCHED_OTHER);
+    /* A policy that somebody else gave stays, whenever it came. */
+    te_spin_wake_quietly(&is_quiet, true);
+    CHECK(sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}) == 0);
+    te_spin_wake_quietly(&is_quiet, false);
+    CHECK(sched_getscheduler(0) == SCHED_IDLE);
+    te_spin_wake_quietly(&is_quiet, true);
+    CHECK(sched_getscheduler(0) == SCHED_IDLE);
 }
 
 /* Whether a spinner of another process is on the board while it lives, and after it was gone without a word. */
@@ -157,7 +179,7 @@ static void processes_share_the_board(void) {
     CHECK(write(ask[1], &byte, 1) == 1);
     int status = 1;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK(te_spinner_begin(&mine, now + TE_NS_PER_MS / 2, now + TE_NS_PER_MS, 3 * US));
+    CHECK(te_spinner_begin(&mine, now + 3 * TE_NS_PER_MS / 2, now + 2 * TE_NS_PER_MS, 3 * US));
     te_spinner_end(&mine);
 }
 
@@ -190,5 +212,6 @@ int main(void) {
     nobody_spins_who_was_told_not_to();
     one_spins_on_a_core_and_it_is_the_one_with_more_work();
     a_board_is_a_file_of_ours();
+    who_sleeps_beside_a_spinner_is_woken_quietly(); /* last: without privileges there is no way back from SCHED_IDLE */
     return 0;
 }

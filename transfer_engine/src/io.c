@@ -281,10 +281,10 @@ static void handle_event(te_io *io, const struct epoll_event *event) {
     te_link_serve(link);
 }
 
-static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns) {
+static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns, bool *is_taken) {
     te_engine *engine = io->engine;
     int count = 0;
-    te_spinning spinning;
+    te_spinning spinning = {0};
     if (atomic_fetch_add_explicit(&engine->io_spinning, 1, memory_order_relaxed) <
             engine->spinning_max &&
         te_spin_begin(engine, &io->spin, now_ns, 0, io->work_ns, &spinning)) {
@@ -294,6 +294,7 @@ static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns) 
         te_spin_end(&spinning);
     }
     atomic_fetch_sub_explicit(&engine->io_spinning, 1, memory_order_relaxed);
+    *is_taken = spinning.is_taken;
     return count;
 }
 
@@ -306,6 +307,8 @@ static void note_work(te_io *io, int64_t now_ns) {
 static int wait_events(te_io *io, struct epoll_event *events) {
     int timeout = timeout_ms(io);
     if (timeout == 0 || !io->is_busy) { /* there is work; or nobody has been served just now */
+        if (timeout != 0)
+            te_spin_wake_quietly(&io->is_woken_quietly, false);
         int count = epoll_wait(io->epoll, events, EVENTS, timeout);
         if (timeout != 0) {
             io->served_ns = io->rested_ns = te_now_ns();
@@ -314,8 +317,10 @@ static int wait_events(te_io *io, struct epoll_event *events) {
     }
     int64_t begun_ns = te_now_ns();
     note_work(io, begun_ns);
-    int count = wait_spinning(io, events, begun_ns);
+    bool is_taken = false;
+    int count = wait_spinning(io, events, begun_ns, &is_taken);
     if (count == 0) {
+        te_spin_wake_quietly(&io->is_woken_quietly, is_taken);
         count = epoll_wait(io->epoll, events, EVENTS, timeout);
     }
     io->served_ns = te_now_ns();

@@ -224,7 +224,7 @@ static bool copy_shared(te_link *link, te_write_job *job, size_t *moved) {
     }
     bool may = te_link_step_begin(link);
     if (may) {
-        te_copy(engine, address_of(job, job->done) + job->filled, source, bytes);
+        te_copy_away(engine, address_of(job, job->done) + job->filled, source, bytes);
         te_link_step_end(link);
         job->filled += bytes;
         *moved += bytes;

@@ -64,8 +64,9 @@ bool te_spinner_begin(te_spinner *spinner, int64_t now_ns, int64_t end_ns, int64
     unsigned core = (unsigned)sched_getcpu(); /* -1 where it is not known: one line for all */
     line *at = &atomic_load_explicit(&board, memory_order_acquire)[core % CORES];
     int64_t taken_ns = atomic_load_explicit(&at->end_ns, memory_order_relaxed);
-    /* What a process left that was killed, or a time that no spinner writes, holds nobody up. */
-    if (taken_ns > now_ns && taken_ns < now_ns + TE_NS_PER_MS &&
+    /* A time that is over stands for somebody who spins as well: for a thread that gave way, and to which this one gives
+     * the core by sleeping.  What a killed process left, or a time that no spinner writes, holds nobody up for long. */
+    if (taken_ns > now_ns - TE_NS_PER_MS && taken_ns < now_ns + TE_NS_PER_MS &&
         work_ns <= atomic_load_explicit(&at->work_ns, memory_order_relaxed))
         return false;
     atomic_store_explicit(&at->work_ns, work_ns, memory_order_relaxed);

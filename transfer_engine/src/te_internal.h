@@ -72,6 +72,9 @@ struct te_rdma_range *te_segment_rdma(te_engine *engine, uint32_t number);
 void te_segments_open(te_engine *engine);
 void te_segments_close(te_engine *engine);
 
+/* te_copy into memory that no thread here reads next: passes the caches by from 64 KiB on. */
+void te_copy_away(te_engine *engine, void *target, const void *source, size_t length);
+
 /* ---- waiting without sleeping (spin.c, spinners.c) ---------------------------------------------- */
 
 /* A thread that spins, on the board of its core. */
@@ -95,6 +98,7 @@ typedef struct te_spinning {
     te_engine *engine;
     int64_t now_ns, end_ns;
     te_spinner spinner;
+    bool is_taken; /* another one spins on this core, so this one does not */
 } te_spinning;
 
 #define TE_SPIN_IN_TURNS (-1) /* as work_ns: one of several callers who yield to each other */
@@ -106,6 +110,9 @@ bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64
 /* Offers the core to others and takes the time; false: sleep now. */
 bool te_spin_goes_on(te_spinning *spinning);
 void te_spin_end(te_spinning *spinning);
+/* Before the calling thread, one of the engine's own, sleeps: while somebody spins on its core, who wakes it interrupts
+ * nobody, as the spinner's next yield lets it in.  *is_quiet: what was set last, false at first. */
+void te_spin_wake_quietly(bool *is_quiet, bool wanted);
 /* For a thread that always finds more to do: others that are ready on this core have their turn now and then.
  * Without it a thread that wakes there (a timer beside a loop of calls) waits for the end of the time slice.
  * *last_ns: when this one last slept or gave way. */
