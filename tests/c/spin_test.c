@@ -2,6 +2,7 @@
 // variants: plain address
 /* What a waiting thread learns (spin.c): when it spins, for how long, and when it must not; and who may spin on
  * a core (spinners.c). */
+#include <dirent.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,6 +162,50 @@ static void who_sleeps_beside_a_spinner_is_woken_quietly(void) {
     CHECK(sched_getscheduler(0) == SCHED_IDLE);
 }
 
+static pid_t io_thread(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL);
+    pid_t found = 0;
+    for (struct dirent *entry; found == 0 && (entry = readdir(tasks)) != NULL;) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (file != NULL && fgets(name, sizeof name, file) != NULL && strcmp(name, "te-io\n") == 0)
+            found = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (file != NULL)
+            fclose(file);
+    }
+    closedir(tasks);
+    CHECK(found != 0);
+    return found;
+}
+
+static void an_io_thread_is_woken_quietly_while_its_core_has_a_spinner(void) {
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+        return; /* no I/O thread spins on one core, so none asks whether it may */
+    kit served;
+    kit_open(&served, "127.0.0.1", false, 0, NULL);
+    te_engine *asker = kit_asker();
+    te_channel *channel = kit_channel(asker, served.address, NULL, 1);
+    const pid_t io = io_thread();
+    te_spinner other = {0};
+    const int64_t until = in_ms(20000);
+    for (int is_there = 1; is_there >= 0; is_there--) {
+        while (sched_getscheduler(io) != (is_there ? SCHED_BATCH : SCHED_OTHER)) {
+            int64_t now = te_now_ns();
+            CHECK(now < until);
+            if (is_there)
+                (void)te_spinner_begin(&other, now, now + TE_NS_PER_MS / 2, TE_NS_PER_S);
+            te_reply reply = {0};
+            CHECK_STATUS(te_call(channel, KIT_ECHO, 0, NULL, 0, &reply, until), MS_OK);
+        }
+        te_spinner_end(&other);
+    }
+    te_channel_close(channel);
+    te_engine_close(asker);
+    kit_close_all(&served);
+}
+
 /* Whether a spinner of another process is on the board while it lives, and after it was gone without a word. */
 static void processes_share_the_board(void) {
     int ask[2], tell[2];
@@ -211,6 +256,7 @@ int main(void) {
     slow_yields_silence_every_thread_for_a_while();
     nobody_spins_who_was_told_not_to();
     one_spins_on_a_core_and_it_is_the_one_with_more_work();
+    an_io_thread_is_woken_quietly_while_its_core_has_a_spinner();
     a_board_is_a_file_of_ours();
     who_sleeps_beside_a_spinner_is_woken_quietly(); /* last: without privileges there is no way back from SCHED_IDLE */
     return 0;
