@@ -146,20 +146,17 @@ static void one_spins_on_a_core_and_it_is_the_one_with_more_work(void) {
 
 static void who_sleeps_beside_a_spinner_is_woken_quietly(void) {
     CHECK(sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0}) == 0);
-    bool is_quiet = false;
-    te_spin_wake_quietly(&is_quiet, false);
-    CHECK(!is_quiet && sched_getscheduler(0) == SCHED_OTHER);
-    te_spin_wake_quietly(&is_quiet, true);
-    CHECK(is_quiet && sched_getscheduler(0) == SCHED_BATCH);
-    te_spin_wake_quietly(&is_quiet, false);
-    CHECK(!is_quiet && sched_getscheduler(0) == SCHED_OTHER);
+    CHECK(te_spin_quiet_begin() && sched_getscheduler(0) == SCHED_BATCH);
+    te_spin_quiet_end();
+    CHECK(sched_getscheduler(0) == SCHED_OTHER);
     /* A policy that somebody else gave stays, whenever it came. */
-    te_spin_wake_quietly(&is_quiet, true);
+    CHECK(te_spin_quiet_begin());
     CHECK(sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}) == 0);
-    te_spin_wake_quietly(&is_quiet, false);
+    te_spin_quiet_end();
     CHECK(sched_getscheduler(0) == SCHED_IDLE);
-    te_spin_wake_quietly(&is_quiet, true);
-    CHECK(sched_getscheduler(0) == SCHED_IDLE);
+    CHECK(!te_spin_quiet_begin() && sched_getscheduler(0) == SCHED_IDLE);
+    if (sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0)
+        CHECK(!te_spin_quiet_begin() && sched_getscheduler(0) == SCHED_BATCH);
 }
 
 static pid_t io_thread(void) {

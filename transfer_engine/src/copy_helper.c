@@ -36,7 +36,7 @@
 #define PART_BYTES_LEAST ((size_t)4 << 10)
 #define CACHE_PART 16u
 /* What nobody here reads next: of steps of 128 KiB, just written by another core, memcpy does 7.5 GB/s, streaming stores 17. */
-#define AWAY_BYTES_LEAST ((size_t)64 << 10)
+#define AWAY_PART 4u /* of stream_bytes: 64 KiB by default */
 #define WHOLE_STREAMS 16u
 /* The last chunk of the helper takes about 25 us: spin that long before sleeping costs more than it. */
 #define FINISH_SPINS 2000
@@ -214,10 +214,11 @@ void te_copy_part(te_engine *engine, void *target, const void *source, size_t le
 }
 
 void te_copy_away(te_engine *engine, void *target, const void *source, size_t length) {
-    if (length >= AWAY_BYTES_LEAST && length < engine->shm->copier->stream_bytes)
+    te_copier *copier = engine->shm->copier;
+    if (length >= copier->stream_bytes / AWAY_PART && length < CHUNK_BYTES)
         ms_copy_stream(target, source, length);
     else
-        te_copier_copy(engine->shm->copier, target, source, length);
+        te_copier_copy(copier, target, source, length);
 }
 
 void te_copy(te_engine *engine, void *target, const void *source, size_t length) {

@@ -281,6 +281,9 @@ static void handle_event(te_io *io, const struct epoll_event *event) {
     te_link_serve(link);
 }
 
+#define QUIET_MS                                                                                   \
+    1 /* a longer wait, if any is left, follows; timeout_ms is 0, endless or at least this */
+
 static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns, bool *is_taken) {
     te_engine *engine = io->engine;
     int count = 0;
@@ -307,8 +310,6 @@ static void note_work(te_io *io, int64_t now_ns) {
 static int wait_events(te_io *io, struct epoll_event *events) {
     int timeout = timeout_ms(io);
     if (timeout == 0 || !io->is_busy) { /* there is work; or nobody has been served just now */
-        if (timeout != 0)
-            te_spin_wake_quietly(&io->is_woken_quietly, false);
         int count = epoll_wait(io->epoll, events, EVENTS, timeout);
         if (timeout != 0) {
             io->served_ns = io->rested_ns = te_now_ns();
@@ -319,8 +320,12 @@ static int wait_events(te_io *io, struct epoll_event *events) {
     note_work(io, begun_ns);
     bool is_taken = false;
     int count = wait_spinning(io, events, begun_ns, &is_taken);
+    if (count == 0 && is_taken && te_spin_quiet_begin()) {
+        /* No longer than somebody may spin; and what is done then, and threads that are made, are as ever. */
+        count = epoll_wait(io->epoll, events, EVENTS, QUIET_MS);
+        te_spin_quiet_end();
+    }
     if (count == 0) {
-        te_spin_wake_quietly(&io->is_woken_quietly, is_taken);
         count = epoll_wait(io->epoll, events, EVENTS, timeout);
     }
     io->served_ns = te_now_ns();

@@ -89,14 +89,16 @@ bool te_spin_goes_on(te_spinning *spinning) {
     return !spinning->is_taken;
 }
 
-/* A thread of SCHED_BATCH differs from others in one thing: to wake it takes the core from nobody. */
-void te_spin_wake_quietly(bool *is_quiet, bool wanted) {
-    if (*is_quiet == wanted)
-        return;
-    *is_quiet = wanted;
-    /* Whoever was given another policy (chrt) keeps it. */
-    if (sched_getscheduler(0) == (wanted ? SCHED_OTHER : SCHED_BATCH))
-        (void)sched_setscheduler(0, wanted ? SCHED_BATCH : SCHED_OTHER, &(struct sched_param){0});
+/* A thread of SCHED_BATCH differs from others in one thing: to wake it takes the core from nobody.  Whoever was given
+ * another policy (chrt) keeps it. */
+bool te_spin_quiet_begin(void) {
+    return sched_getscheduler(0) == SCHED_OTHER &&
+           sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0;
+}
+
+void te_spin_quiet_end(void) {
+    if (sched_getscheduler(0) == SCHED_BATCH)
+        (void)sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0});
 }
 
 void te_spin_give_way(te_engine *engine, int64_t *last_ns) {

@@ -72,7 +72,7 @@ struct te_rdma_range *te_segment_rdma(te_engine *engine, uint32_t number);
 void te_segments_open(te_engine *engine);
 void te_segments_close(te_engine *engine);
 
-/* te_copy into memory that no thread here reads next: passes the caches by from 64 KiB on. */
+/* te_copy into memory that no thread here reads next: passes the caches by from a quarter of stream_copy_bytes on. */
 void te_copy_away(te_engine *engine, void *target, const void *source, size_t length);
 
 /* ---- waiting without sleeping (spin.c, spinners.c) ---------------------------------------------- */
@@ -110,9 +110,10 @@ bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64
 /* Offers the core to others and takes the time; false: sleep now. */
 bool te_spin_goes_on(te_spinning *spinning);
 void te_spin_end(te_spinning *spinning);
-/* Before the calling thread, one of the engine's own, sleeps: while somebody spins on its core, who wakes it interrupts
- * nobody, as the spinner's next yield lets it in.  *is_quiet: what was set last, false at first. */
-void te_spin_wake_quietly(bool *is_quiet, bool wanted);
+/* Around a short sleep of the calling thread, one of the engine's own, while somebody spins on its core: who wakes it
+ * interrupts nobody, as the spinner's next yield lets it in.  False: nothing to end, this thread's policy was given to it. */
+bool te_spin_quiet_begin(void);
+void te_spin_quiet_end(void);
 /* For a thread that always finds more to do: others that are ready on this core have their turn now and then.
  * Without it a thread that wakes there (a timer beside a loop of calls) waits for the end of the time slice.
  * *last_ns: when this one last slept or gave way. */

@@ -37,12 +37,11 @@ struct te_io {
     te_link *current;
     bool is_busy; /* the last wait brought events */
     te_spin spin;
-    int64_t served_ns;     /* when the last wait ended */
-    int64_t work_ns;       /* how long the work after a wait takes */
-    bool is_woken_quietly; /* te_spin_wake_quietly */
-    int64_t rested_ns;     /* when this thread last slept, or gave way to others */
-    int64_t check_ns;      /* next look at the deadlines; 0 = no link has one */
-    int64_t tick_ns;       /* next tick; 0 = none */
+    int64_t served_ns; /* when the last wait ended */
+    int64_t work_ns;   /* how long the work after a wait takes */
+    int64_t rested_ns; /* when this thread last slept, or gave way to others */
+    int64_t check_ns;  /* next look at the deadlines; 0 = no link has one */
+    int64_t tick_ns;   /* next tick; 0 = none */
     uint8_t *staging;
 };
 

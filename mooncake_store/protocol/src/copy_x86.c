@@ -1,8 +1,8 @@
 /* The streaming copies of x86-64: non-temporal stores.
  *
- * One stream of loads keeps too few of a core's misses under way.  What brings more of them differs: AMD's cores do
- * best with one stream and prefetches ahead of it, Intel's with a line of each of several pages in turn and no
- * prefetch (1 MiB on a Xeon of model 207, cold: memcpy 5.7 GB/s, one stream with prefetches 5.3, without 7.4, four
+ * One stream of loads keeps too few of a core's misses under way.  Prefetches ahead of it were the
+ * best of several distances on an EPYC, where nothing else was tried; Intel's cores do best with two lines of each of
+ * several pages in turn and no prefetch (1 MiB on a Xeon of model 207, cold: memcpy 5.7 GB/s, one stream with prefetches 5.3, without 7.4, four
  * pages 9.2; with registers of a whole line 9.8).
  */
 #if defined(__x86_64__)
@@ -72,6 +72,7 @@ __attribute__((target("avx2"))) static void copy_pages_avx2(uint8_t *to, const u
             _mm256_stream_si256((__m256i *)(void *)(to + at + 96), d);
         }
     }
+    _mm256_zeroupper();
 }
 
 __attribute__((target("avx512f"))) static void copy_pages_avx512(uint8_t *to, const uint8_t *from,
@@ -84,6 +85,7 @@ __attribute__((target("avx512f"))) static void copy_pages_avx512(uint8_t *to, co
             _mm512_stream_si512((__m512i *)(void *)(to + at + LINE), b);
         }
     }
+    _mm256_zeroupper();
 }
 
 static inline void copy_by_pages(void *target, const void *source, size_t length,
