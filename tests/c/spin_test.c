@@ -145,7 +145,6 @@ static void one_spins_on_a_core_and_it_is_the_one_with_more_work(void) {
 }
 
 static void who_sleeps_beside_a_spinner_is_woken_quietly(void) {
-    CHECK(sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0}) == 0);
     CHECK(te_spin_quiet_begin() && sched_getscheduler(0) == SCHED_BATCH);
     te_spin_quiet_end();
     CHECK(sched_getscheduler(0) == SCHED_OTHER);
@@ -247,6 +246,8 @@ static void a_board_is_a_file_of_ours(void) {
 }
 
 int main(void) {
+    CHECK(sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0}) ==
+          0);            /* whatever chrt gave */
     stay_on_this_core(); /* so that spinners meet */
     short_waits_are_spun_and_long_ones_slept();
     one_slow_yield_is_chance();

@@ -13,7 +13,7 @@
 typedef enum {
     TE_BENCH_MEMCPY = 0,      /* the C library's */
     TE_BENCH_NONTEMPORAL = 1, /* stores that pass the caches by, one stream */
-    TE_BENCH_INTERLEAVED = 2, /* such stores, a line of each of four pages in turn */
+    TE_BENCH_INTERLEAVED = 2, /* such stores, a line or two of each of four pages in turn */
 } te_bench_kernel;
 
 typedef enum {

@@ -281,8 +281,8 @@ static void handle_event(te_io *io, const struct epoll_event *event) {
     te_link_serve(link);
 }
 
-#define QUIET_MS                                                                                   \
-    1 /* a longer wait, if any is left, follows; timeout_ms is 0, endless or at least this */
+/* What is left of a longer wait follows; timeout_ms is 0, endless or at least this. */
+#define QUIET_MS 1
 
 static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns, bool *is_taken) {
     te_engine *engine = io->engine;
