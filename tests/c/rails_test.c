@@ -176,7 +176,7 @@ static void set_trouble(proxy *rail, trouble kind, bool is_on) {
     if (kind == REFUSES)
         rail->is_refusing = is_on;
     if (is_on && (kind == BREAKS || kind == REFUSES))
-        rail->breaks++;
+        proxy_break(rail);
 }
 
 static void test_no_request_notices_a_rail_that_is_lost(void) {
@@ -194,7 +194,7 @@ static void test_no_request_notices_a_rail_that_is_lost(void) {
             end_well(&on, batch, 256 * KIB);
             check(&on, opcode, seed);
             set_trouble(rail, kind, false);
-            rail->breaks++; /* what it has kept of connections that were given up is gone, too */
+            proxy_break(rail); /* what it has kept of connections that were given up is gone, too */
             move(&on, opcode, MIB, ++seed);
         }
     }
@@ -226,7 +226,7 @@ static void test_a_small_read_leaves_a_silent_rail(void) {
             move(&on, TE_READ, 64 * KIB, seed);
         fill(on.here, on.length, 9);
         set_trouble(on.proxies[i], FALLS_SILENT, false);
-        on.proxies[i]->breaks++;
+        proxy_break(on.proxies[i]);
         pause_ms(200);
         check_filled(on.here, on.length, 9); /* no late answer lands */
     }
@@ -269,13 +269,14 @@ static void test_a_frozen_peer_costs_the_deadline(void) {
         for (size_t i = 0; i < 4; i++) {
             te_transfer_status status;
             OK(te_get_transfer_status(on.asking, batch, i, &status));
-            assert(status.state == TE_TIMED_OUT && status.status == MS_TIMEOUT);
+            check_status(MS_TIMEOUT, (ms_status)status.status, "a request", __FILE__, __LINE__);
+            assert(status.state == TE_TIMED_OUT);
         }
         assert(took_ns >= TE_NS_PER_S / 2 && took_ns < 3 * TE_NS_PER_S);
         OK(te_free_batch_id(on.asking, batch));
         for (uint32_t i = 0; i < RAILS; i++) {
             set_trouble(on.proxies[i], FALLS_SILENT, false);
-            on.proxies[i]->breaks++;
+            proxy_break(on.proxies[i]);
         }
         pause_ms(100);
     }
@@ -302,7 +303,7 @@ static void test_a_cancel_ends_what_is_on_its_way(void) {
         OK(te_free_batch_id(on.asking, batch));
         for (uint32_t i = 0; i < RAILS; i++) {
             set_trouble(on.proxies[i], FALLS_SILENT, false);
-            on.proxies[i]->breaks++;
+            proxy_break(on.proxies[i]);
         }
         pause_ms(100);
     }
@@ -448,7 +449,7 @@ static void test_a_peer_tells_of_its_interfaces(void) {
         await_told(&on, "first0");
         set_topology(on.server.engine, "second0");
         await_told(&on, "second0");
-        on.proxies[0]->breaks++;
+        proxy_break(on.proxies[0]);
         set_topology(on.server.engine, "third0");
         await_told(&on, "third0");
         net_close(&on);
