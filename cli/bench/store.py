@@ -280,7 +280,7 @@ def small_cases(bench: Bench) -> Iterator[Case]:
             1e-3,
             size=16,
             batch=128,
-            calls=max(100 // bench.part, 4),
+            calls=max(256 // bench.part, 4),
         ),
         bar=value_at_least(400),
         prepare=_rotate_values(bench, bench.tcp, 16, 128),

@@ -258,9 +258,9 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
     status = cl_write_list_send(list, data, MS_FLAG_RELAY, put->write_ns);
     int which = 1;
     if (status == MS_OK) {
-        te_expect(data, te_copy_ns(list->shared_bytes));
+        te_expect_copy(data, list->shared_bytes);
         status = te_wait_either(put->master, data, &which, put->write_ns);
-        te_expect(data, 0);
+        te_expect_nothing(data);
     }
     if (status == MS_OK && which == 0) {
         for (size_t i = 0; i < list->count; i++)

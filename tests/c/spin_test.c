@@ -62,6 +62,39 @@ static void short_waits_are_spun_and_long_ones_slept(void) {
     te_engine_close(engine);
 }
 
+static void who_has_worked_for_long_spins_in_any_case(void) {
+    te_engine *engine = open_engine(20);
+    te_spin spin = {0};
+    for (int i = 0; i < 8; i++)
+        te_spin_learn(engine, &spin, 1000 * US);
+    spin.worked_ns = 1279 * US;
+    CHECK(spin_ns(engine, &spin) == 0);
+    spin.worked_ns = 1280 * US; /* eight times the longest spin */
+    CHECK(spin_ns(engine, &spin) == 160 * US);
+    te_engine_close(engine);
+}
+
+/* As if a yield had let others work for so long; false: the spin is over. */
+static bool comes_back_after(te_spinning *spinning, int64_t away_ns) {
+    spinning->now_ns = te_now_ns() - away_ns;
+    return te_spin_goes_on(spinning);
+}
+
+static void what_others_take_is_added_to_a_spin(void) {
+    te_engine *engine = open_engine(20);
+    te_spin spin = {0};
+    te_spinning spinning;
+    int64_t now = te_now_ns();
+    CHECK(te_spin_begin(engine, &spin, now, TE_NS_PER_S, 0, &spinning));
+    int64_t end = spinning.end_ns;
+    CHECK(comes_back_after(&spinning, 300 * US) && spinning.end_ns >= end + 300 * US);
+    for (int i = 0; i < 10; i++)
+        CHECK(comes_back_after(&spinning, 300 * US));
+    CHECK(spinning.end_ns <= end + TE_NS_PER_MS); /* no longer than its mark counts */
+    te_spin_end(&spinning);
+    te_engine_close(engine);
+}
+
 /* As if a yield had taken 3 ms; when it was over. */
 static int64_t yield_slowly(te_engine *engine, const te_spin *spin) {
     te_spinning spinning;
@@ -141,6 +174,20 @@ static void one_spins_on_a_core_and_it_is_the_one_with_more_work(void) {
     CHECK(te_spinner_is_alone(&light.spinner));
     te_spin_end(&light);
     CHECK(!te_spinner_is_alone(&light.spinner));
+    te_engine_close(engine);
+}
+
+static void who_does_not_spin_is_told_of_a_spinner(void) {
+    te_engine *engine = open_engine(20);
+    te_spin spin = {.score = -1};
+    te_spinning spinning;
+    te_spinner other;
+    int64_t now = te_now_ns();
+    CHECK(!te_spin_begin(engine, &spin, now, 0, US, &spinning) && !spinning.is_taken);
+    CHECK(te_spinner_begin(&other, now, now + US, US));
+    CHECK(!te_spin_begin(engine, &spin, now, 0, US, &spinning) && spinning.is_taken);
+    te_spinner_end(&other);
+    CHECK(!te_spin_begin(engine, &spin, now, 0, US, &spinning) && !spinning.is_taken);
     te_engine_close(engine);
 }
 
@@ -250,10 +297,13 @@ int main(void) {
           0);            /* whatever chrt gave */
     stay_on_this_core(); /* so that spinners meet */
     short_waits_are_spun_and_long_ones_slept();
+    who_has_worked_for_long_spins_in_any_case();
+    what_others_take_is_added_to_a_spin();
     one_slow_yield_is_chance();
     slow_yields_silence_every_thread_for_a_while();
     nobody_spins_who_was_told_not_to();
     one_spins_on_a_core_and_it_is_the_one_with_more_work();
+    who_does_not_spin_is_told_of_a_spinner();
     an_io_thread_is_woken_quietly_while_its_core_has_a_spinner();
     a_board_is_a_file_of_ours();
     who_sleeps_beside_a_spinner_is_woken_quietly(); /* last: without privileges there is no way back from SCHED_IDLE */

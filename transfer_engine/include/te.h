@@ -301,12 +301,10 @@ ms_status te_receive_exactly(te_connection *connection, te_reply *reply, int64_t
 /* BAD_FRAME: `answer` is to another request, a mistake of the peer: nothing that it sends can be believed. */
 ms_status te_check_request(te_connection *connection, const ms_header *answer, uint16_t method,
                            uint64_t request);
-/* The peer will be busy for so long with the request under way, beyond the round trip: so much longer may
- * a spin last.  0 when it has been answered. */
-void te_expect(te_connection *connection, int64_t busy_ns);
-/* How long it copies so many bytes from our shared memory, or 0 when that is too long to be spun through: a
- * wake-up costs as much as the copy of 128 KiB. */
-int64_t te_copy_ns(uint64_t bytes);
+/* The peer copies so many bytes from our shared memory before it answers the request under way: a spin lasts so much
+ * longer, or begins shortly before the end of a copy that takes too long to be spun through. */
+void te_expect_copy(te_connection *connection, uint64_t bytes);
+void te_expect_nothing(te_connection *connection); /* it has been answered, or never will be */
 /* Waits until one of both has an answer to be received: 0 or 1 in *which. */
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
 uint64_t te_next_request(te_connection *connection);

@@ -138,6 +138,9 @@ static ms_status receive_parts(te_connection *connection, struct iovec *parts, s
     ms_status status = MS_OK;
     *received = 0;
     atomic_fetch_add_explicit(&engine->waiting, 1, memory_order_relaxed);
+    if (spin && left > 0 && connection->copy.rest_ns > 0) {
+        (void)wait_for(connection->descriptor, POLLIN, te_expected_ns(connection, deadline_ns));
+    }
     int64_t begun_ns = spin && left > 0 ? te_now_ns() : 0;
     bool is_spinning = begun_ns != 0;
     while (left > 0) {
@@ -478,15 +481,6 @@ ms_status te_receive_whole(te_connection *connection, te_reply *reply, int64_t d
     return status;
 }
 
-#define COPY_BYTES_PER_NS 8 /* of a slow machine */
-#define COPY_SPUN_BYTES_MAX (2u << 20)
-
-int64_t te_copy_ns(uint64_t bytes) {
-    return bytes > COPY_SPUN_BYTES_MAX ? 0 : (int64_t)(bytes / COPY_BYTES_PER_NS);
-}
-
-void te_expect(te_connection *connection, int64_t busy_ns) { connection->spin_extra_ns = busy_ns; }
-
 /* ---- waiting for one of two ------------------------------------------------------------------ */
 
 /* Something (also the end) is there to be received. */
@@ -530,6 +524,9 @@ static ms_status wait_polling(te_connection *a, te_connection *b, int64_t deadli
 
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns) {
     atomic_fetch_add_explicit(&a->engine->waiting, 1, memory_order_relaxed);
+    if (b->copy.rest_ns > 0) {
+        (void)wait_polling(a, b, te_expected_ns(b, deadline_ns));
+    }
     int64_t begun_ns = te_now_ns();
     ms_status status = wait_spinning(a, b, begun_ns) ? MS_OK : wait_polling(a, b, deadline_ns);
     if (status == MS_OK) {

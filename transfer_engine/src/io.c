@@ -306,6 +306,7 @@ static int wait_spinning(te_io *io, struct epoll_event *events, int64_t now_ns, 
 /* The longest of the last times between two waits. */
 static void note_work(te_io *io, int64_t now_ns) {
     int64_t work_ns = now_ns - io->served_ns;
+    io->spin.worked_ns = work_ns;
     io->work_ns = work_ns > io->work_ns ? work_ns : io->work_ns - (io->work_ns - work_ns) / 16;
 }
 
@@ -354,6 +355,7 @@ static void *run_io(void *argument) {
         if (atomic_load_explicit(&io->has_mail, memory_order_relaxed)) {
             read_mail(io);
         }
+        io->is_busy = io->is_busy || io->run_first != NULL; /* the rest of a long copy, too */
         run_list(io);
         if (atomic_exchange_explicit(&io->must_sweep, false, memory_order_acq_rel)) {
             sweep(io);

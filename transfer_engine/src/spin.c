@@ -10,7 +10,9 @@
  *   calls slipped by 2.3 ms at the 99th percentile, and by 0.17 ms with it).
  * - It learns: only while its waits are mostly short enough does it spin.  A wait that was slept through
  *   counts as well, so nothing is spent on trying.  Waits come in patterns (short, short, long), so the
- *   longest of the last ones says how long the next may take.
+ *   longest of the last ones says how long the next may take.  Who has just worked for many times a spin (a server that
+ *   copied 16 MiB) spins in any case: it costs little beside that, and whoever is woken on this core next (the master,
+ *   for the end of the put) finds it awake.  What others take of the core while a thread spins is added to its spin.
  * - It is the only one on its core (spinners.c).  Several callers of one process are an exception: each yields to the
  *   next, so whose answer has come goes on, and nobody has to be woken or pushes the server off its core.  Two threads
  *   that read 64 KiB each over TCP had 0.8 of what one has, and have 1.2.
@@ -27,8 +29,11 @@
 #define SCORE_MAX 8
 #define GROWTH 8                          /* spins last up to so many times the configured time */
 #define GIVE_WAY_NS (200 * INT64_C(1000)) /* work for so long, and others have their turn */
-#define SHRINK 16                         /* a limit comes down by such a part at a time */
-#define SLOW_NS (2 * TE_NS_PER_MS) /* longer than kernel threads take, less than a time slice */
+#define WORK_FACTOR 8               /* who worked for so many times the longest spin may spin */
+#define AWAY_NS (5 * INT64_C(1000)) /* a yield that takes longer has let others work */
+#define AWAY_MAX_NS TE_NS_PER_MS    /* as long as its mark counts (spinners.c) */
+#define SHRINK 16                   /* a limit comes down by such a part at a time */
+#define SLOW_NS (2 * TE_NS_PER_MS)  /* longer than kernel threads take, less than a time slice */
 #define TWICE_NS                                                                                   \
     (20 *                                                                                          \
      TE_NS_PER_MS) /* one alone may be chance, or several of our own; who computes is met again */
@@ -37,16 +42,27 @@
 
 static int64_t shortest(const te_engine *engine) { return (int64_t)engine->config.spin_us * 1000; }
 
+static int64_t longest(const te_engine *engine) { return GROWTH * shortest(engine); }
+
 static bool is_silenced(te_engine *engine, int64_t now_ns) {
     return atomic_load_explicit(&engine->spin_quiet_until_ns, memory_order_relaxed) > now_ns;
 }
 
 bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64_t extra_ns,
                    int64_t work_ns, te_spinning *spinning) {
-    int64_t limit_ns = spin->limit_ns == 0 ? shortest(engine) : spin->limit_ns;
-    *spinning =
-        (te_spinning){.engine = engine, .now_ns = now_ns, .end_ns = now_ns + limit_ns + extra_ns};
-    if (engine->config.spin_us == 0 || spin->score < 0 || is_silenced(engine, now_ns)) {
+    bool is_earned = spin->worked_ns >= WORK_FACTOR * longest(engine);
+    int64_t limit_ns = is_earned             ? longest(engine)
+                       : spin->limit_ns == 0 ? shortest(engine)
+                                             : spin->limit_ns;
+    *spinning = (te_spinning){.engine = engine,
+                              .now_ns = now_ns,
+                              .end_ns = now_ns + limit_ns + extra_ns,
+                              .latest_ns = now_ns + limit_ns + extra_ns + AWAY_MAX_NS};
+    if (engine->config.spin_us == 0 || is_silenced(engine, now_ns)) {
+        return false;
+    }
+    if (spin->score < 0 && !is_earned) {
+        spinning->is_taken = work_ns != TE_SPIN_IN_TURNS && te_spinner_is_there(now_ns);
         return false;
     }
     spinning->is_taken = work_ns != TE_SPIN_IN_TURNS &&
@@ -83,7 +99,13 @@ static bool yield(te_engine *engine, int64_t *now_ns) {
 }
 
 bool te_spin_goes_on(te_spinning *spinning) {
-    if (!yield(spinning->engine, &spinning->now_ns) || spinning->now_ns >= spinning->end_ns)
+    int64_t before_ns = spinning->now_ns;
+    if (!yield(spinning->engine, &spinning->now_ns))
+        return false;
+    int64_t away_ns = spinning->now_ns - before_ns;
+    if (away_ns > AWAY_NS && spinning->end_ns + away_ns <= spinning->latest_ns)
+        spinning->end_ns += away_ns;
+    if (spinning->now_ns >= spinning->end_ns)
         return false;
     spinning->is_taken = spinning->spinner.mark != NULL && !te_spinner_is_alone(&spinning->spinner);
     return !spinning->is_taken;
@@ -117,16 +139,16 @@ void te_spin_end(te_spinning *spinning) {
 }
 
 void te_spin_learn(const te_engine *engine, te_spin *spin, int64_t waited_ns) {
-    int64_t longest = GROWTH * shortest(engine);
+    int64_t longest_ns = longest(engine);
     waited_ns = waited_ns < 0 ? 0 : waited_ns;
-    if (waited_ns <= longest) {
+    if (waited_ns <= longest_ns) {
         int64_t next = waited_ns + waited_ns / 2;
         if (next < spin->limit_ns) {
             next = spin->limit_ns - (spin->limit_ns - next) / SHRINK;
         }
         spin->limit_ns = next < shortest(engine) ? shortest(engine)
-                         : next < longest        ? next
-                                                 : longest;
+                         : next < longest_ns     ? next
+                                                 : longest_ns;
         spin->score += spin->score < SCORE_MAX;
     } else {
         spin->score -= spin->score > -SCORE_MAX;

@@ -60,13 +60,20 @@ ms_status te_spinners_share(const char *path) {
     return status;
 }
 
+/* A time that is over stands for somebody who spins as well: for a thread that gave way, and to which this one gives
+ * the core by sleeping.  What a killed process left, or a time that no spinner writes, holds nobody up for long. */
+static bool is_taken(int64_t taken_ns, int64_t now_ns) {
+    return taken_ns > now_ns - TE_NS_PER_MS && taken_ns < now_ns + TE_NS_PER_MS;
+}
+
+/* -1, where the core is not known: one line for all. */
+static line *line_here(void) {
+    return &atomic_load_explicit(&board, memory_order_acquire)[(unsigned)sched_getcpu() % CORES];
+}
+
 bool te_spinner_begin(te_spinner *spinner, int64_t now_ns, int64_t end_ns, int64_t work_ns) {
-    unsigned core = (unsigned)sched_getcpu(); /* -1 where it is not known: one line for all */
-    line *at = &atomic_load_explicit(&board, memory_order_acquire)[core % CORES];
-    int64_t taken_ns = atomic_load_explicit(&at->end_ns, memory_order_relaxed);
-    /* A time that is over stands for somebody who spins as well: for a thread that gave way, and to which this one gives
-     * the core by sleeping.  What a killed process left, or a time that no spinner writes, holds nobody up for long. */
-    if (taken_ns > now_ns - TE_NS_PER_MS && taken_ns < now_ns + TE_NS_PER_MS &&
+    line *at = line_here();
+    if (is_taken(atomic_load_explicit(&at->end_ns, memory_order_relaxed), now_ns) &&
         work_ns <= atomic_load_explicit(&at->work_ns, memory_order_relaxed))
         return false;
     atomic_store_explicit(&at->work_ns, work_ns, memory_order_relaxed);
@@ -77,6 +84,10 @@ bool te_spinner_begin(te_spinner *spinner, int64_t now_ns, int64_t end_ns, int64
 
 bool te_spinner_is_alone(const te_spinner *spinner) {
     return atomic_load_explicit(spinner->mark, memory_order_relaxed) == spinner->end_ns;
+}
+
+bool te_spinner_is_there(int64_t now_ns) {
+    return is_taken(atomic_load_explicit(&line_here()->end_ns, memory_order_relaxed), now_ns);
 }
 
 void te_spinner_end(te_spinner *spinner) {

@@ -86,17 +86,21 @@ typedef struct te_spinner {
 /* False: somebody else spins on this core, whose work between its waits takes as long or longer. */
 bool te_spinner_begin(te_spinner *spinner, int64_t now_ns, int64_t end_ns, int64_t work_ns);
 bool te_spinner_is_alone(const te_spinner *spinner);
+/* Whether somebody else spins on this core, or has done so just now. */
+bool te_spinner_is_there(int64_t now_ns);
 void te_spinner_end(te_spinner *spinner);
 
 /* What one waiting thread, or all that wait on one connection in turn, have learned; zero at first. */
 typedef struct te_spin {
-    int64_t limit_ns; /* how long the next spin may be; 0 = none was yet */
-    int32_t score;    /* grows while waits are short; below zero nobody spins */
+    int64_t limit_ns;  /* how long the next spin may be; 0 = none was yet */
+    int32_t score;     /* grows while waits are short; below zero nobody spins */
+    int64_t worked_ns; /* before this wait: a small part of it may be spun, whatever the score is */
 } te_spin;
 
 typedef struct te_spinning {
     te_engine *engine;
     int64_t now_ns, end_ns;
+    int64_t latest_ns; /* what others take of it is added up to here */
     te_spinner spinner;
     bool is_taken; /* another one spins on this core, so this one does not */
 } te_spinning;
@@ -425,6 +429,14 @@ bool te_write_job_uses_removed(const te_write_job *job);
 
 /* ---- asking side (connection.c, channel.c) --------------------------------------------------- */
 
+/* A copy by the peer that takes too long to be spun through (expected_copy.c). */
+typedef struct te_expected_copy {
+    uint64_t bytes;
+    int64_t begun_ns;   /* 0: none is under way */
+    int64_t rest_ns;    /* so long after it nothing is expected yet */
+    int64_t ns_per_mib; /* about the fastest of the last ones; 0: none was yet */
+} te_expected_copy;
+
 struct te_connection {
     te_channel *channel; /* NULL: of te_dial */
     te_engine *engine;
@@ -443,6 +455,7 @@ struct te_connection {
     int64_t taken_ns; /* when it was checked out */
     te_spin spin;
     int64_t spin_extra_ns; /* what the peer needs for the bytes of the request under way */
+    te_expected_copy copy;
     char error[TE_ERROR_BYTES];
     struct te_scope *scope; /* scope.c */
     struct te_connection *scope_next;
@@ -450,6 +463,9 @@ struct te_connection {
         [2]; /* descriptors that came with the last answer (ATTACH); the receiver takes or closes them */
     size_t passed_count;
 };
+
+/* Until then no answer is expected (expected_copy.c), or the deadline. */
+int64_t te_expected_ns(const te_connection *connection, int64_t deadline_ns);
 
 /* Sends `hello` on a connected socket and waits for the answer, whose body goes to *answer
  * (malloc'ed). */

@@ -35,7 +35,7 @@ struct te_io {
     te_link *run_first, *run_last;
     te_link *retired;
     te_link *current;
-    bool is_busy; /* the last wait brought events */
+    bool is_busy; /* somebody has been served since the last wait */
     te_spin spin;
     int64_t served_ns; /* when the last wait ended */
     int64_t work_ns;   /* how long the work after a wait takes */

@@ -118,9 +118,9 @@ ms_status te_part_write(te_moving *moved, te_part *taken, te_connection *connect
         free(copies);
     }
     if (status == MS_OK) {
-        te_expect(connection, te_copy_ns(te_part_shared_bytes(moved, taken)));
+        te_expect_copy(connection, te_part_shared_bytes(moved, taken));
         status = te_receive(connection, &reply, taken->deadline_ns);
-        te_expect(connection, 0);
+        te_expect_nothing(connection);
     }
     if (status != MS_OK) {
         return status;
