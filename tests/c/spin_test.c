@@ -74,23 +74,20 @@ static void who_has_worked_for_long_spins_in_any_case(void) {
     te_engine_close(engine);
 }
 
-/* As if a yield had let others work for so long; false: the spin is over. */
-static bool comes_back_after(te_spinning *spinning, int64_t away_ns) {
-    spinning->now_ns = te_now_ns() - away_ns;
-    return te_spin_goes_on(spinning);
-}
-
 static void what_others_take_is_added_to_a_spin(void) {
     te_engine *engine = open_engine(20);
     te_spin spin = {0};
     te_spinning spinning;
-    int64_t now = te_now_ns();
-    CHECK(te_spin_begin(engine, &spin, now, TE_NS_PER_S, 0, &spinning));
+    CHECK(te_spin_begin(engine, &spin, te_now_ns(), 0, 0, &spinning));
     int64_t end = spinning.end_ns;
-    CHECK(comes_back_after(&spinning, 300 * US) && spinning.end_ns >= end + 300 * US);
-    for (int i = 0; i < 10; i++)
-        CHECK(comes_back_after(&spinning, 300 * US));
-    CHECK(spinning.end_ns <= end + TE_NS_PER_MS); /* no longer than its mark counts */
+    te_spin_was_away(&spinning, 2 * US);
+    CHECK(spinning.end_ns == end); /* that was a yield with nobody there */
+    for (int i = 1; i <= 3; i++) {
+        te_spin_was_away(&spinning, 300 * US);
+        CHECK(spinning.end_ns == end + i * 300 * US);
+    }
+    te_spin_was_away(&spinning, 300 * US);
+    CHECK(spinning.end_ns == end + 900 * US); /* up to 1 ms, for which its mark counts */
     te_spin_end(&spinning);
     te_engine_close(engine);
 }
@@ -163,7 +160,8 @@ static void one_spins_on_a_core_and_it_is_the_one_with_more_work(void) {
     CHECK(!te_spin_goes_on(&light)); /* told at its next look, it leaves the other one in peace */
     te_spin_end(&light);
     CHECK(te_spinner_is_alone(&heavy.spinner));
-    CHECK(light.is_taken && !heavy.is_taken);
+    /* Where this core was taken away for its whole spin, that is over, and nobody looked. */
+    CHECK((light.is_taken || te_now_ns() >= light.end_ns) && !heavy.is_taken);
     CHECK(!te_spin_begin(engine, &spin, now, 0, 3 * US, &light) && light.is_taken);
     /* One that could not take its mark away, as others have the core, spins on when they sleep. */
     CHECK(!te_spin_begin(engine, &spin, heavy.end_ns + TE_NS_PER_MS / 2, 0, 3 * US, &light));

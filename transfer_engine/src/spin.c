@@ -98,13 +98,16 @@ static bool yield(te_engine *engine, int64_t *now_ns) {
     return true;
 }
 
+void te_spin_was_away(te_spinning *spinning, int64_t away_ns) {
+    if (away_ns > AWAY_NS && spinning->end_ns + away_ns <= spinning->latest_ns)
+        spinning->end_ns += away_ns;
+}
+
 bool te_spin_goes_on(te_spinning *spinning) {
     int64_t before_ns = spinning->now_ns;
     if (!yield(spinning->engine, &spinning->now_ns))
         return false;
-    int64_t away_ns = spinning->now_ns - before_ns;
-    if (away_ns > AWAY_NS && spinning->end_ns + away_ns <= spinning->latest_ns)
-        spinning->end_ns += away_ns;
+    te_spin_was_away(spinning, spinning->now_ns - before_ns);
     if (spinning->now_ns >= spinning->end_ns)
         return false;
     spinning->is_taken = spinning->spinner.mark != NULL && !te_spinner_is_alone(&spinning->spinner);

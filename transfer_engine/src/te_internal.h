@@ -102,7 +102,7 @@ typedef struct te_spinning {
     int64_t now_ns, end_ns;
     int64_t latest_ns; /* what others take of it is added up to here */
     te_spinner spinner;
-    bool is_taken; /* another one spins on this core, so this one does not */
+    bool is_taken; /* another one spins on this core; also told to who would not spin anyway */
 } te_spinning;
 
 #define TE_SPIN_IN_TURNS (-1) /* as work_ns: one of several callers who yield to each other */
@@ -113,6 +113,8 @@ bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64
                    int64_t work_ns, te_spinning *spinning);
 /* Offers the core to others and takes the time; false: sleep now. */
 bool te_spin_goes_on(te_spinning *spinning);
+/* A yield took so long: others worked meanwhile, which is added to the spin. */
+void te_spin_was_away(te_spinning *spinning, int64_t away_ns);
 void te_spin_end(te_spinning *spinning);
 /* Around a short sleep of the calling thread, one of the engine's own, while somebody spins on its core: who wakes it
  * interrupts nobody, as the spinner's next yield lets it in.  False: nothing to end, this thread's policy was given to it. */
