@@ -260,7 +260,7 @@ static ms_status write_relayed(cl_putting *put, cl_node *node, cl_write_list *li
     if (status == MS_OK) {
         te_expect_copy(data, list->shared_bytes);
         status = te_wait_either(put->master, data, &which, put->write_ns);
-        te_expect_nothing(data);
+        te_expect_nothing(data, status == MS_OK && which == 0); /* which the master answers */
     }
     if (status == MS_OK && which == 0) {
         for (size_t i = 0; i < list->count; i++)

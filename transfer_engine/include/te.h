@@ -304,7 +304,8 @@ ms_status te_check_request(te_connection *connection, const ms_header *answer, u
 /* The peer copies so many bytes from our shared memory before it answers the request under way: a spin lasts so much
  * longer, or begins shortly before the end of a copy that takes too long to be spun through. */
 void te_expect_copy(te_connection *connection, uint64_t bytes);
-void te_expect_nothing(te_connection *connection); /* it has been answered, or never will be */
+/* It has been answered, or never will be; `is_copied`: what it copied says how long the next copy takes. */
+void te_expect_nothing(te_connection *connection, bool is_copied);
 /* Waits until one of both has an answer to be received: 0 or 1 in *which. */
 ms_status te_wait_either(te_connection *a, te_connection *b, int *which, int64_t deadline_ns);
 uint64_t te_next_request(te_connection *connection);

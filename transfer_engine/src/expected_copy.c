@@ -18,16 +18,18 @@ void te_expect_copy(te_connection *connection, uint64_t bytes) {
         connection->spin_extra_ns = (int64_t)(bytes / BYTES_PER_NS);
         return;
     }
-    int64_t rest_ns = (int64_t)((double)copy->ns_per_mib * (double)bytes / MIB) - EARLY_NS;
     copy->bytes = bytes;
     copy->begun_ns = te_now_ns();
-    copy->rest_ns = rest_ns > 0 ? rest_ns : 0;
-    connection->spin_extra_ns = rest_ns > 0 ? EARLY_NS : 0;
+    if (te_spin_is_off(connection->engine, copy->begun_ns))
+        return; /* nothing would follow the early wake-up */
+    int64_t takes_ns = (int64_t)((double)copy->ns_per_mib * (double)bytes / MIB);
+    copy->rest_ns = takes_ns > EARLY_NS ? takes_ns - EARLY_NS : 0;
+    connection->spin_extra_ns = takes_ns - copy->rest_ns;
 }
 
-void te_expect_nothing(te_connection *connection) {
+void te_expect_nothing(te_connection *connection, bool is_copied) {
     te_expected_copy *copy = &connection->copy;
-    if (copy->begun_ns != 0) {
+    if (copy->begun_ns != 0 && is_copied) {
         int64_t took_ns = te_now_ns() - copy->begun_ns;
         int64_t each = (int64_t)((double)took_ns * MIB / (double)copy->bytes);
         bool is_fastest = copy->ns_per_mib == 0 || each < copy->ns_per_mib;

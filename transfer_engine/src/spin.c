@@ -48,6 +48,10 @@ static bool is_silenced(te_engine *engine, int64_t now_ns) {
     return atomic_load_explicit(&engine->spin_quiet_until_ns, memory_order_relaxed) > now_ns;
 }
 
+bool te_spin_is_off(te_engine *engine, int64_t now_ns) {
+    return engine->config.spin_us == 0 || is_silenced(engine, now_ns);
+}
+
 bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64_t extra_ns,
                    int64_t work_ns, te_spinning *spinning) {
     bool is_earned = spin->worked_ns >= WORK_FACTOR * longest(engine);
@@ -58,7 +62,7 @@ bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64
                               .now_ns = now_ns,
                               .end_ns = now_ns + limit_ns + extra_ns,
                               .latest_ns = now_ns + limit_ns + extra_ns + AWAY_MAX_NS};
-    if (engine->config.spin_us == 0 || is_silenced(engine, now_ns)) {
+    if (te_spin_is_off(engine, now_ns)) {
         return false;
     }
     if (spin->score < 0 && !is_earned) {

@@ -102,12 +102,15 @@ typedef struct te_spinning {
     int64_t now_ns, end_ns;
     int64_t latest_ns; /* what others take of it is added up to here */
     te_spinner spinner;
-    bool is_taken; /* another one spins on this core; also told to who would not spin anyway */
+    bool is_taken; /* another one spins on this core */
 } te_spinning;
 
 #define TE_SPIN_IN_TURNS (-1) /* as work_ns: one of several callers who yield to each other */
 
-/* Begins a spin that lasts `extra_ns` longer than what was learned.  False: this wait is to be slept.
+/* Whether no thread of the engine spins now, whatever it has learned: it was told not to, or somebody computes here. */
+bool te_spin_is_off(te_engine *engine, int64_t now_ns);
+/* Begins a spin that lasts `extra_ns` longer than what was learned.  False: this wait is to be slept; spinning->is_taken
+ * says whether another one spins on this core, also to who would not spin anyway.
  * `work_ns`: how long this thread works between two waits; 0 for a caller who is the only one. */
 bool te_spin_begin(te_engine *engine, const te_spin *spin, int64_t now_ns, int64_t extra_ns,
                    int64_t work_ns, te_spinning *spinning);

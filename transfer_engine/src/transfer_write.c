@@ -120,7 +120,7 @@ ms_status te_part_write(te_moving *moved, te_part *taken, te_connection *connect
     if (status == MS_OK) {
         te_expect_copy(connection, te_part_shared_bytes(moved, taken));
         status = te_receive(connection, &reply, taken->deadline_ns);
-        te_expect_nothing(connection);
+        te_expect_nothing(connection, status == MS_OK && reply.header.status == MS_OK);
     }
     if (status != MS_OK) {
         return status;
